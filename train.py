@@ -1,4 +1,4 @@
-"""The door: compose the config, check it, build, train. See `python train.py --help`."""
+"""The command line: compose the config, check it, build, train. See `python train.py --help`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if __name__ == "__main__" and Path(__file__).with_name("__init__.py").exists() and not sys.flags.safe_path:
-    sys.path[0] = str(Path(__file__).resolve().parents[1])  # installed, it stands in the package, not beside it
+    sys.path[0] = str(Path(__file__).resolve().parents[1])  # installed, this file is in the package, not beside it
 
 from hookline.trainer.deferred import open_streams
 from hookline.trainer.errors import NonFiniteError, UnsavedError, UserError, WorkersError, as_typed, one_line, printable
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
 SIGNALLED = 128
-"""An exit code above it says which signal ended the process, as shells have it: 143 is SIGTERM."""
+"""Exit codes above it give the signal that ended the process, as in shells: 143 is SIGTERM."""
 QUIET = "quiet"
-"""The mode of the hook progress in which a run prints its result only."""
+"""The mode of the hook `progress` in which a run prints only its result."""
 NOTE = re.compile(r"in hook (?P<hook>[^,]+), stage ")
-"""How `hookline.trainer.step.stage.in_stage` says where an error came from."""
+"""Match the note in which `hookline.trainer.step.stage.in_stage` names the origin of an error."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line and return the exit code: 0 done, 1 failed, 2 a mistake of the user, 130 or 143 interrupted.
+    """Run a command line and return the exit code: 0 done, 1 failed, 2 user error, 130 or 143 interrupted.
 
     Args:
-        arguments: without the program's name; None for the process's own.
+        arguments: command line arguments without the program name; None for those of the process.
     """
     open_streams()
     arguments = list(sys.argv[1:] if arguments is None else arguments)
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if (command := parse_command(arguments)).sweep:
             from hookline.scripts.sweep.command import run_command
 
-            return run_command(command)  # each job in a process of its own
+            return run_command(command)  # each job in its own process
         jobs = check(arguments)
     except UserError as error:
         return report(error, WRONG, debug=asks_for_traceback(arguments))
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def asked_help(arguments: Sequence[str]) -> str | None:
-    """Return the help that a command line asks for: all, or about the one name that follows; None for none."""
+    """Return the help that a command line requests, in full or for the name after the flag; None without a flag."""
     flag = next((each for each in arguments if each in ("--help", "-h")), None)
     if flag is None:
         return None
@@ -70,7 +70,7 @@ def asked_help(arguments: Sequence[str]) -> str | None:
 
 
 def check(arguments: Sequence[str]) -> list[Job]:
-    """Return the validated jobs of a command line, one without -m. Where it shows a config, show it and return none."""
+    """Return a command line's validated jobs, one without -m; if it displays a config, print that and return []."""
     from hookline.trainer.config.command import parse_command, show
     from hookline.trainer.config.preflight import check_display, check_early, preflight
 
@@ -81,9 +81,9 @@ def check(arguments: Sequence[str]) -> list[Job]:
         say(explain(command))
         return []
     if command.display:
-        if {"--cfg", "--info"} & {*command.display}:  # its overrides must be right
+        if {"--cfg", "--info"} & {*command.display}:  # the overrides must be valid
             check_display(command)
-        shown = io.StringIO()  # printed at once, for a reader that leaves makes Hydra show a traceback
+        shown = io.StringIO()  # printed at once: Hydra shows a traceback if the reader closes the pipe
         try:
             with redirect_stdout(shown):
                 show(command)
@@ -97,7 +97,7 @@ def check(arguments: Sequence[str]) -> list[Job]:
 
 
 def say(text: str, end: str = "\n") -> None:
-    """Print text at once; when its reader has left, carry on without it."""
+    """Print and flush text; if the reader has closed the pipe, discard it and all later output."""
     try:
         print(printable(as_typed(text), keep="\n\t"), end=end, flush=True)
     except OSError:
@@ -107,7 +107,7 @@ def say(text: str, end: str = "\n") -> None:
 
 
 def execute_job(job: Job, began: float | None = None) -> Outcome:
-    """Train, and return what the run leaves behind; `began` is when it was asked for, None for the process's start."""
+    """Train and return the outcome; `began` is the `time.monotonic` of the request, None for the process start."""
     from hookline.trainer.deferred import plain_warnings, quiet_start
 
     several = cluster_source(job.config["trainer"]) is not None
@@ -121,7 +121,7 @@ def execute_job(job: Job, began: float | None = None) -> Outcome:
 
 
 def run_job(job: Job) -> int:
-    """Train, and return the exit code."""
+    """Train and return the exit code."""
     if sys.stdout.isatty() and (job.config["hooks"].get("progress") or {"mode": QUIET}).get("mode") != QUIET:
         say(f"{job.recipe}: loading TensorFlow and data, tracing the step ...")
     try:
@@ -139,14 +139,14 @@ def run_job(job: Job) -> int:
 
 
 def interrupted_code(error: KeyboardInterrupt) -> int:
-    """Return the exit code for an interruption: 128 and the signal's number; 0 where the run's own time was over."""
+    """Return the exit code of an interruption: 128 plus the signal number; 0 if the run reached its own time limit."""
     number: int | None = getattr(error, "signal_number", INTERRUPTED - SIGNALLED)
     return DONE if number is None else SIGNALLED + number
 
 
 def report(error: BaseException, code: int, *, debug: bool = False) -> int:
-    """Print an error as one line, or with its traceback where that is wanted, and return the exit code."""
-    with suppress(OSError):  # of a reader that has left
+    """Print an error as one line, or with its traceback if requested, and return the exit code."""
+    with suppress(OSError):  # the reader may have closed the pipe
         if debug or os.environ.get("HYDRA_FULL_ERROR", "0") != "0":
             traceback.print_exception(error)
         elif isinstance(error, KeyboardInterrupt):
@@ -157,7 +157,7 @@ def report(error: BaseException, code: int, *, debug: bool = False) -> int:
 
 
 def unnamed_hook(error: BaseException) -> str:
-    """Return the hook that a mistake was found by, in brackets, where its message does not name it."""
+    """Return the hook that raised a user error, in brackets, if the message does not name it."""
     if isinstance(error, UserError):
         for note in getattr(error, "__notes__", []):
             found = NOTE.match(note)
@@ -168,7 +168,7 @@ def unnamed_hook(error: BaseException) -> str:
 
 
 def asks_for_traceback(arguments: Sequence[str]) -> bool:
-    """Return whether a command line asks for the traceback of a mistake."""
+    """Return whether a command line requests the traceback of user errors."""
     return "debug=true" in (argument.lower().lstrip("+") for argument in arguments)
 
 

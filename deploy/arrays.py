@@ -1,4 +1,4 @@
-"""How the arrays of packed exports are stored."""
+"""Encodings of the arrays in packed exports."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Call = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Node:
-    """Hold an operation, its arrays as they are, and what computes it in Keras."""
+    """Hold an operation, its arrays before encoding, and the Keras callable that computes it."""
 
     op: Op  # without the arrays that become part of the file
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict)  # float32: "kernel", "bias", "scale", "shift"
-    call: Call | None = None  # computes it from its only input, as the evaluation does, if it treats channels apart
+    call: Call | None = None  # computes it from its only input as in evaluation, if it treats channels separately
 
     @property
     def kind(self) -> str:
@@ -32,7 +32,7 @@ Code = tuple[Encoded, dict[str, np.ndarray]]  # how numbers are stored, and the 
 
 
 def encode(name: str, values: np.ndarray, *, half: bool = False) -> Code:
-    """Return the smallest exact form of numbers."""
+    """Return the smallest encoding of an array: signs, a codebook or floats; exact, except for float16 with `half`."""
     values = np.asarray(values, np.float32)
     codes: list[Code] = []
     if (scale := sign_scale(values)) is not None:
@@ -49,13 +49,13 @@ def encode(name: str, values: np.ndarray, *, half: bool = False) -> Code:
 
 
 def encode_floats(name: str, values: np.ndarray, *, half: bool = False) -> Code:
-    """Return numbers as float32 or float16."""
+    """Return an array stored as float32, or as float16 with `half`."""
     dtype = np.dtype(np.float16 if half else np.float32)
     return Encoded(dtype.name, name, values.shape), {name: values.astype(dtype)}
 
 
 def sign_scale(values: np.ndarray) -> np.ndarray | None:
-    """Return the magnitude that all numbers of a kernel have, [1], or each channel's, [channels]; None without one."""
+    """Return the magnitude shared by all entries of a kernel, [1], or by each channel, [channels]; None without one."""
     if values.ndim == 0 or values.size == 0:
         return None
     rows = np.abs(values.reshape(-1, values.shape[-1]))
@@ -69,11 +69,11 @@ def _bytes(tensors: Mapping[str, np.ndarray]) -> int:
 
 
 Stored = tuple[str, str, int, str, int, int]
-"""Path of a layer, which array of it, how many numbers, their encoding, bits of one, bytes with scales and codebook."""
+"""Layer path, array name, number of entries, encoding, bits per entry, bytes including scales and codebook."""
 
 
 def encode_nodes(nodes: Sequence[Node], *, half: bool) -> tuple[tuple[Op, ...], dict[str, np.ndarray], list[Stored]]:
-    """Return operations with the names of their arrays, the arrays by name, and how each is stored."""
+    """Return the operations with the names of their arrays, the arrays by name, and how each is stored."""
     ops: list[Op] = []
     tensors: dict[str, np.ndarray] = {}
     stored: list[Stored] = []
@@ -81,7 +81,7 @@ def encode_nodes(nodes: Sequence[Node], *, half: bool) -> tuple[tuple[Op, ...], 
         fields: dict[str, Any] = dict(node.op.fields)
         for key, array in node.arrays.items():
             name = f"{number}/{key}"
-            if (node.kind, key) == ("depthwise_conv2d", "kernel"):  # an output channel is an input's and a multiplier's
+            if (node.kind, key) == ("depthwise_conv2d", "kernel"):  # outputs are input channels x multipliers
                 array = array.reshape(*array.shape[:2], 1, -1)
             if key in ("kernel", "bias"):
                 encoded, own = (encode if key == "kernel" else encode_floats)(name, array, half=half)

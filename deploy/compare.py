@@ -25,7 +25,7 @@ from hookline.trainer.final_activation import undo
 from hookline.trainer.hook import Run
 from hookline.trainer.step.trainer import Trainer
 
-TOLERANCE = 1e-3  # of metrics; another order of additions may change a prediction or two
+TOLERANCE = 1e-3  # of metrics; a different order of additions may change a prediction or two
 LOSSY_TOLERANCE = 2e-2
 ROUNDING = 1e-2  # of outputs, on average; a few signs of a binary network may flip
 METRIC = "metric/"
@@ -37,12 +37,12 @@ class Difference:
     """Accumulate how much a file's outputs differ from those of the run's own model."""
 
     examples: int  # of the test split
-    largest: float = 0.0  # difference of outputs, absolute; NaN where one of the two is NaN
+    largest: float = 0.0  # absolute difference of outputs; NaN if an output of either is NaN
     classes: bool = False  # whether outputs are [batch, classes], so that a class is predicted
-    total: float = 0.0  # of all differences, absolute
+    total: float = 0.0  # sum of the absolute differences
     scale: float = 0.0  # sum of the absolute outputs of the run's own model
     others: set[int] = field(default_factory=set, repr=False)
-    """Hashes of examples for which another class is predicted: the last batch repeats some to be full."""
+    """Hashes of examples with a different predicted class; a set, as the last batch repeats examples to be full."""
 
     def add(self, inputs: np.ndarray, found: np.ndarray, expected: np.ndarray) -> None:
         if found.size:
@@ -69,7 +69,7 @@ class Difference:
 
 
 class Stand(keras.layers.Layer):
-    """Predict with a file in place of a model."""
+    """Return the predictions of a file instead of those of a model."""
 
     def __init__(self, predict: Predictor, difference: Difference) -> None:
         super().__init__(dtype="float32", autocast=False)
@@ -107,10 +107,10 @@ def _with_gradient_of(found: tf.Tensor, expected: tf.Tensor) -> tuple[tf.Tensor,
 def compare(
     run: Run, network: str, form: Format, predict: Predictor, *, tolerance: float | None = None, lossy: bool = False
 ) -> tuple[dict[str, float], Difference | None]:
-    """Return the metrics of a file on the test split, and its difference, after checking that it matches the run.
+    """Return a file's metrics on the test split, and its `Difference` or None, after checking that it matches the run.
 
-    If the run computes in half precision, its float32 model is compared with it in half precision, and the file with
-    the model in float32: so the two differ by rounding alone.
+    If the run computes in half precision, its plain model is compared with the run in half precision, and the file with
+    the plain model in float32, so that the file and the model differ only by rounding.
     """
     expected = run.held_out["test"].run(run.step)
     limit = tolerance if tolerance is not None else (LOSSY_TOLERANCE if lossy else TOLERANCE)
@@ -163,7 +163,7 @@ def _first_wrong(metrics: Mapping[str, float], expected: Mapping[str, float], li
 
 
 def _check_hooks(metrics: Mapping[str, float], expected: Mapping[str, float], tolerance: float | None) -> None:
-    """Refuse a plain model that is not as good as its run."""
+    """Refuse a plain model with other metrics than its run."""
     limit = max(tolerance or 0.0, TOLERANCE)
     if wrong := _first_wrong({name: each for name, each in metrics.items() if METRIC in name}, expected, limit):
         raise UserError(
@@ -185,7 +185,7 @@ def _refuse_draws(run: Run, plain: keras.Model, form: Format) -> None:
 
 
 def with_model(trainer: Trainer, network: str, model: keras.Model) -> Trainer:
-    """Return a trainer with a model in place of a network and its hooks."""
+    """Return a trainer in which a model replaces a network and its hooks."""
     model = undo(model, trainer.networks[network].final_activations)
     networks: list[Any] = [
         replace(each, model=model, taps={}, tapped=None, final_activations=()) if name == network else each
@@ -196,9 +196,9 @@ def with_model(trainer: Trainer, network: str, model: keras.Model) -> Trainer:
 
 
 def _metrics(run: Run, network: str, model: keras.Model) -> dict[str, float]:
-    """Return the metrics of a run on the test split with a model in place of a network and its hooks.
+    """Return the metrics of a run on the test split if a model replaces a network and its hooks.
 
-    If there are none, these are the losses without those of layers, which a file does not have.
+    Without metrics, return the losses, except the total and those of layers, which a file does not have.
     """
     found = run.held_out["test"].of(with_model(run.trainer, network, model)).run(run.step)
     left_out = ("loss/total", "loss/layers_")

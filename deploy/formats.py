@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 Predictor = Callable[[np.ndarray], np.ndarray]
-"""Takes inputs [batch, ...] as the run's network sees them; returns its outputs, such as logits, float32."""
+"""Takes inputs [batch, ...] as the run's network receives them; returns its outputs, such as logits, float32."""
 
 
 def first_line(error: Exception) -> str:
@@ -38,17 +38,17 @@ MOST_BITS = 8
 
 @dataclass
 class ExportOptions:
-    """Hold the options; each format names those that it takes.
+    """Hold the options of an export; each format lists those that it takes.
 
     Attributes:
-        tolerance: how far a metric on the test split may be from the run's; None for 0.001, or 0.02 if the file holds
-            rounded weights.
+        tolerance: largest allowed difference of a metric on the test split from the run's; None for 0.001, or 0.02 if
+            the file holds rounded weights.
         int8: of format=litert: whether weights and activations are rounded to 8 bits after training.
         float16: of format=packed: whether kernels and biases that take more than 8 bits are rounded to 16.
-        codebook: of format=sparse: bits of an index into the values that the entries of a dense kernel share, 1 to 8,
-            such as 5; None keeps every value.
+        codebook: of format=sparse: bits of the index of a dense kernel's entry into a codebook of shared values, 1 to
+            8, such as 5; None keeps every value.
         codebook_conv: the same for kernels of convolutions; None for 8 if `codebook` is set.
-        huffman: of format=sparse: whether indices and gaps are stored under Huffman codes where that is smaller.
+        huffman: of format=sparse: whether indices and gaps are Huffman-coded where that is smaller.
     """
 
     tolerance: float | None = None
@@ -77,7 +77,7 @@ class ExportOptions:
 class Contents:
     """Describe what was written."""
 
-    columns: tuple[str, ...]  # heads of a table; the first column is aligned left, the others right
+    columns: tuple[str, ...]  # headings of a table; the first column is aligned left, the others right
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()  # lines below the table
     lossy: bool = False  # whether the file holds rounded values, so that its metrics may differ more from the run's
@@ -85,20 +85,20 @@ class Contents:
 
 @dataclass(frozen=True)
 class Format:
-    """Describe a format. Its writer and loader are imported on use: each needs other packages."""
+    """Describe a format. Its writer and loader are imported on use, as formats need different packages."""
 
-    name: str  # that users give
-    suffix: str  # how the names of its files end; of a directory, how the default name ends
+    name: str  # given by users
+    suffix: str  # of the names of its files; of the default name for a directory
     writer: str  # module with a function `write_<name>` of (run, network, path, options) -> Contents
     loader: str  # module with a function `load_<name>` of (path) -> Predictor
-    options: tuple[str, ...] = ()  # names of the fields of ExportOptions that it takes beside the tolerance
-    packages: tuple[str, ...] = ()  # modules that it needs beside those of every run
-    extra: str = ""  # of this project, which installs them
+    options: tuple[str, ...] = ()  # names of the fields of ExportOptions that it takes besides the tolerance
+    packages: tuple[str, ...] = ()  # modules that it needs besides those of every run
+    extra: str = ""  # the extra of this project that installs them
     is_directory: bool = False
-    card_beside: bool = True  # whether the card lies beside the file, because it cannot hold it
+    card_beside: bool = True  # whether the card is a separate file, because the format cannot hold it
 
     def check_packages(self) -> None:
-        """Refuse a format whose packages are not installed, before anything else is done."""
+        """Refuse the format early if a package that it needs is not installed."""
         for module in self.packages:
             import_optional(module, extra=self.extra, needed_by=f"format={self.name}")
 
@@ -107,13 +107,13 @@ class Format:
         return cast(Contents, self._function(self.writer, "write")(run, network, path, options))
 
     def load(self, path: Path) -> Predictor:
-        """Return what predicts with an exported network; raise a UserError if it cannot be read."""
+        """Return a predictor for an exported network; raise a UserError if it cannot be loaded."""
         load = self._function(self.loader, "load")
         try:
             return cast(Predictor, load(path))
         except UserError:
             raise
-        except Exception as error:  # each runtime has classes of its own
+        except Exception as error:  # each runtime has its own exception classes
             reason = first_line(error).partition(" Full object config")[0][:300]
             own = ", with plugins=[<module>] where it holds classes of your own" if self.name == "keras" else ""
             raise UserError(
@@ -139,7 +139,7 @@ MARK = "saved_model.pb"  # the file that makes a directory a SavedModel
 
 
 def format_of(path: Path) -> Format:
-    """Return the format of an exported network, by the end of its name; a directory by what is in it."""
+    """Return the format of an exported network: of a file by its suffix, of a directory by its contents."""
     if path.is_dir():
         if (path / MARK).is_file():
             return FORMATS["saved_model"]
@@ -152,7 +152,7 @@ def format_of(path: Path) -> Format:
 
 
 def check_place(path: Path, form: Format, *, overwrite: bool, remedy: str = "overwrite=true") -> None:
-    """Refuse a place where the export cannot go; a directory is replaced only if it is a SavedModel itself."""
+    """Refuse a path where the export cannot be written; a directory is replaced only if it is a SavedModel itself."""
     if not form.is_directory and not path.name.endswith(form.suffix):
         other = next((f", or format={each.name}" for each in FORMATS.values() if path.name.endswith(each.suffix)), "")
         raise UserError(
@@ -168,7 +168,7 @@ def check_place(path: Path, form: Format, *, overwrite: bool, remedy: str = "ove
 
 @contextmanager
 def put_in_place(path: Path) -> Iterator[Path]:
-    """Yield a temporary path, and move what is written there into place at the end of the block, unless it fails."""
+    """Yield a temporary path, and move its contents into place at the end of the block, unless the block fails."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(
@@ -190,7 +190,7 @@ def size_on_disk(path: Path) -> int:
 
 
 def _exchange(temporary: Path, path: Path) -> None:
-    """Move what was written into place. An old directory keeps its name until the new one can take it."""
+    """Move the export into place; an old directory is renamed just before, and restored on failure."""
     if not path.is_dir():
         os.replace(temporary, path)
     else:
@@ -208,7 +208,7 @@ def _exchange(temporary: Path, path: Path) -> None:
 def open_model(
     path: str, *, network: str, checkpoint: str | None, plugins: Sequence[str]
 ) -> tuple[Predictor, Card | None]:
-    """Return what predicts with an export or a run, and its card; None for an export that has none."""
+    """Return a predictor for an export or a run, and its card, or None for an export without one."""
     place = user_path(path, "model")
     if not place.exists():
         raise UserError(f"model={path} does not exist. Expected an exported file, or the directory of a run.")
@@ -217,7 +217,7 @@ def open_model(
     if checkpoint is not None:
         raise UserError(f"checkpoint={checkpoint} received for {path}, which is an export. Expected a run for it.")
     form, card = format_of(place), read_card(place)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # heard by formats that TensorFlow reads
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # for formats that TensorFlow reads
     from hookline.trainer.run.finished import own_classes
 
     with silent(), own_classes(plugins):
@@ -243,7 +243,7 @@ def check_network(name: str, known: Collection[str]) -> None:
 
 
 def load_litert(path: Path) -> Predictor:
-    """Return what predicts with a .tflite file of one input and one output, floats or integers."""
+    """Return a predictor for a .tflite file with one input and one output, float or integer."""
     runtime = import_optional("ai_edge_litert.interpreter", extra="litert", needed_by="format=litert")
     interpreter = runtime.Interpreter(model_path=str(path))
     (given,), (made,) = interpreter.get_input_details(), interpreter.get_output_details()
@@ -252,7 +252,7 @@ def load_litert(path: Path) -> Predictor:
     def predict(inputs: np.ndarray) -> np.ndarray:
         if size != [len(inputs)]:
             interpreter.resize_tensor_input(given["index"], inputs.shape)
-            with silent():  # a notice of what computes
+            with silent():  # it prints the delegate in use
                 interpreter.allocate_tensors()
             size[:] = [len(inputs)]
         interpreter.set_tensor(given["index"], _as_given(np.asarray(inputs), given))
@@ -263,10 +263,10 @@ def load_litert(path: Path) -> Predictor:
 
 
 def _as_given(values: np.ndarray, tensor: Mapping[str, Any]) -> np.ndarray:
-    """Return values as a tensor of a LiteRT file holds them.
+    """Convert values to the dtype of a LiteRT file's tensor, quantized if the tensor is.
 
-    Halves are rounded as TensorFlow's fake quantization does, with its order of float32 operations: many of the few
-    values of images may lie halfway between two levels.
+    Halves are rounded as in TensorFlow's fake quantization, with its order of float32 operations: images have few
+    distinct values, and many of them may lie halfway between two levels.
     """
     scale, zero = np.float32(tensor["quantization"][0]), tensor["quantization"][1]
     if not scale:
@@ -285,7 +285,7 @@ def _as_floats(values: np.ndarray, tensor: Mapping[str, Any]) -> np.ndarray:
 
 
 def load_onnx(path: Path) -> Predictor:
-    """Return what predicts with an .onnx file of one input and one output."""
+    """Return a predictor for an .onnx file with one input and one output."""
     runtime = import_optional("onnxruntime", extra="onnx", needed_by="format=onnx")
     options = runtime.SessionOptions()
     options.add_session_config_entry("session.disable_quant_qdq", "1")  # int8 kernels saturate on older CPUs

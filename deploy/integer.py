@@ -1,4 +1,4 @@
-"""Integer files for LiteRT and ONNX, of networks that were trained with fake quantization: no calibration."""
+"""Integer files for LiteRT and ONNX from networks trained with fake quantization, without calibration."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ SAMPLE = 64
 
 
 def write_integer(model: keras.Model, path: Path) -> str:
-    """Write a .tflite file of 8-bit integers with the ranges of a model's fake quantization; return a note.
+    """Write an 8-bit integer .tflite file with the ranges of a model's fake quantization; return a note.
 
-    Batch norm is folded into the kernels before it. These lie on grids of 2 to 8 bits already, which the file keeps: as
-    int8, one step for each output channel of a convolution, one step for each dense layer. A dense layer whose columns
-    lie on grids of their own, such as one of -1 and +1 before batch norm, becomes a convolution.
+    Batch norm is folded into the preceding kernels. Their values already lie on grids of 2 to 8 bits, which the file
+    keeps as int8, with one quantization step per output channel of a convolution and one per dense layer. A dense layer
+    with a different grid per column, such as one of -1 and +1 before batch norm, becomes a convolution.
     """
     if fewer := {call.operation.num_bits for call in graph_calls(model) if is_fake(call.operation)} - {8}:
         raise UserError(
@@ -45,14 +45,14 @@ def write_integer(model: keras.Model, path: Path) -> str:
             "Expected a run with 8, or format=keras."
         )
     folded = Folded(model)
-    given = tf.as_dtype(model.inputs[0].dtype)  # integers, such as tokens, stay what they are, but for bytes of images
+    given = tf.as_dtype(model.inputs[0].dtype)  # integers, such as tokens, stay integers, except bytes of images
     signature = [tf.TensorSpec(model.inputs[0].shape, tf.float32 if given.is_floating or given == tf.uint8 else given)]
     call = tf.function(folded, input_signature=signature, autograph=False)
     module = tf.Module()
     module.call = call
     try:
         with silent(), catch_warnings():
-            filterwarnings("ignore", "Statistics for quantized inputs were expected")  # fake quantization has them
+            filterwarnings("ignore", "Statistics for quantized inputs were expected")  # fake quantization provides them
             converter = tf.lite.TFLiteConverter.from_concrete_functions([call.get_concrete_function()], module)
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
             converter.inference_input_type = converter.inference_output_type = tf.int8
@@ -78,7 +78,7 @@ def write_integer(model: keras.Model, path: Path) -> str:
 
 
 def unknown_operations(error: Exception) -> list[str]:
-    """Return the operations at which LiteRT's converter fails, such as TensorListReserve; its text is very long."""
+    """Return the operations at which LiteRT's converter fails, such as TensorListReserve; its message is very long."""
     return sorted(set(re.findall(r"'tfl?\.(\w+)' op", str(error))))
 
 
@@ -88,13 +88,13 @@ def _interpreter(content: bytes, needed_by: str) -> Any:
 
 
 def _ends(interpreter: Any) -> tuple[tuple[float, int], tuple[float, int]]:
-    """Return the step and the zero point of the input of an integer file, and those of its output."""
+    """Return the quantization step and zero point of the input of an integer file, and those of its output."""
     (given,), (made,) = interpreter.get_input_details(), interpreter.get_output_details()
     return given["quantization"], made["quantization"]
 
 
 def _first(model: keras.Model, names: Sequence[str]) -> str:
-    """Return the first layer of a model that tensors of a file are named after, such as conv_1/add;relu_2/Relu."""
+    """Return the first layer of a model that occurs in tensor names of a file, such as conv_1/add;relu_2/Relu."""
     parts = {part.partition("/")[0] for name in names for part in name.split(";")}
     scopes = parts | {_unnumbered(part) for part in parts}  # TensorFlow may have added a number
     operations = [each.operation for each in graph_calls(model)]
@@ -114,9 +114,9 @@ class Folded:
     def __init__(self, model: keras.Model) -> None:
         self._model, layers = model, model._flatten_layers()
         norms = {id(layer): norm for layer, norm in folded_norms(model)}
-        self._offsets: dict[int, np.ndarray] = {}  # what is left of a batch norm, by its identity
+        self._offsets: dict[int, np.ndarray] = {}  # offsets of folded batch norms, by the layer's id
         self._values: list[tuple[keras.Variable, Any]] = []
-        self._columns: dict[int, tuple[Any, ...]] = {}  # kernels of dense layers with a step for each column
+        self._columns: dict[int, tuple[Any, ...]] = {}  # kernels of layers computed as 2D convolutions
         self._affine = {
             id(each): _affine(each) for each in layers if is_of(each, AFFINE) and each not in norms.values()
         }
@@ -162,7 +162,7 @@ class Folded:
 
     @staticmethod
     def _marked(value: Any) -> tf.Tensor:
-        """Return a value for a variable; that of a kernel under fake quantization that leaves it as it is."""
+        """Return the value of a variable; a kernel's passes through fake quantization that does not change it."""
         if isinstance(value, np.ndarray):
             return tf.constant(value, tf.float32)
         kernel, limits, shape = value
@@ -172,7 +172,7 @@ class Folded:
         return tf.reshape(fake(tf.constant(kernel), -limits, limits, num_bits=8, narrow_range=True), shape)
 
     def _by_channel(self, inputs: tf.Tensor, factors: np.ndarray, offsets: np.ndarray) -> tf.Tensor:
-        """Return inputs * factors + offsets, by what an integer runtime has for it: a depthwise convolution."""
+        """Compute inputs * factors + offsets as a depthwise convolution, which integer runtimes support."""
         channels = inputs.shape[-1]
         kernel = np.broadcast_to(factors, [1, 1, 1, channels])
         limits = np.where(kernel == 0.0, 1.0, np.abs(kernel)).astype(np.float32).reshape(-1)
@@ -183,14 +183,14 @@ class Folded:
         return made if inputs.shape.rank == 4 else tf.reshape(made, [-1, *inputs.shape[1:]])
 
     def _by_column(self, layer: keras.Layer, inputs: tf.Tensor) -> tf.Tensor:
-        """Return what a dense layer gives, by a convolution, which may have a step per channel: [-1, 1, 1, units]."""
+        """Compute a dense layer as a 1 x 1 convolution, which may have a step per channel; the result has rank 4."""
         kernel = self._marked(self._columns[id(layer)])
         flat = inputs if inputs.shape.rank == 4 else tf.reshape(inputs, [-1, 1, 1, inputs.shape[-1]])
         made = tf.nn.conv2d(flat, kernel, [1, 1, 1, 1], "VALID")
         return layer.activation(made + layer.bias if layer.use_bias else made)
 
     def _by_row(self, layer: keras.Layer, inputs: tf.Tensor) -> tf.Tensor:
-        """Return what a convolution of sequences gives, by one of images of one row: [batch, 1, time, channels]."""
+        """Compute a 1D convolution as a 2D one over a single row; return [batch, 1, time, channels]."""
         kernel = self._marked(self._columns[id(layer)])
         (size,), (stride,), (dilation,) = layer.kernel_size, layer.strides, layer.dilation_rate
         rows, padding = inputs[:, None], layer.padding.upper()
@@ -203,7 +203,7 @@ class Folded:
         for node in nodes_in_order(model):
             operation = node.operation
             fused = is_fake(operation) or is_of(operation, ["ReLU", "Activation"]) or type(operation).__name__ in RELUS
-            if id(operation) not in self._offsets and not fused:  # what may be fused takes any shape
+            if id(operation) not in self._offsets and not fused:  # operations that may be fused take any shape
                 tensors |= {id(each): _shaped(tensors[id(each)], each) for each in node.input_tensors}
             given = [tensors[id(each)] for each in node.input_tensors]
             if id(operation) in self._columns:
@@ -224,7 +224,7 @@ class Folded:
                 made = self._run(operation, given)
             else:
                 args, kwargs = node.arguments.fill_in(tensors)
-                kwargs |= {"training": False} if "training" in kwargs else {}  # True for augmentation
+                kwargs |= {"training": False} if "training" in kwargs else {}  # may be True for augmentation
                 made = keras.tree.flatten(operation(*args, **kwargs))
             tensors |= {id(each): value for each, value in zip(node.output_tensors, made, strict=True)}
         return [_shaped(tensors[id(each)], each) for each in model.outputs]
@@ -238,7 +238,7 @@ def _convolved(
     padding: str,
     dilations: tuple[int, int],
 ) -> tf.Tensor:
-    """Return what a layer gives, dilated by one operation: Keras uses several, which the converter leaves in float."""
+    """Compute a convolution, dilated in one operation: Keras uses several, which the converter leaves in float."""
     if "Depthwise" in type(layer).__name__:
         window = {"strides": [1, *strides, 1], "padding": padding, "dilations": [1, *dilations, 1]}
         made = tf.raw_ops.DepthwiseConv2dNative(input=inputs, filter=kernel, **window)
@@ -248,14 +248,14 @@ def _convolved(
 
 
 def _shaped(value: tf.Tensor, tensor: Any) -> tf.Tensor:
-    """Return a value in the shape of the model's tensor."""
+    """Reshape a value to the shape of the model's tensor."""
     return value if value.shape.rank == len(tensor.shape) else tf.reshape(value, [-1, *tensor.shape[1:]])
 
 
 def _uneven(values: np.ndarray) -> np.ndarray:
-    """Return a bias [channels] with one entry moved to the next float where all are equal.
+    """Return a bias [channels], with one entry moved to the next float if all are equal.
 
-    The converter would store equal values as one, rounded with the step of the first channel.
+    The converter would merge equal values into one, rounded with the step of the first channel.
     """
     if values.size and (values == values.flat[0]).all() and values.flat[0]:
         values = values.copy()
@@ -264,13 +264,13 @@ def _uneven(values: np.ndarray) -> np.ndarray:
 
 
 def is_by_channel(layer: keras.Layer, inputs: Any) -> bool:
-    """Return whether a layer of AFFINE has numbers for each channel, the last axis, or one for all."""
+    """Return whether a layer of AFFINE has parameters per channel, the last axis, or for all values at once."""
     axis = getattr(layer, "axis", -1)
     return axis in (-1, len(inputs.shape) - 1, (-1,), (len(inputs.shape) - 1,))
 
 
 def _affine(layer: keras.Layer) -> tuple[np.ndarray, np.ndarray]:
-    """Return what a layer multiplies by, and what it adds, float32 [channels] or []; batch norm as it evaluates."""
+    """Return a layer's factors and offsets, float32 [channels] or []; those of batch norm in inference."""
     if is_of(layer, ["Rescaling"]):
         factors, offsets = np.asarray(layer.scale, np.float64), np.asarray(layer.offset, np.float64)
     elif is_of(layer, ["Normalization"]):
@@ -286,10 +286,10 @@ def _affine(layer: keras.Layer) -> tuple[np.ndarray, np.ndarray]:
 
 
 def grid_steps(values: np.ndarray, axis: Sequence[int] | None) -> np.ndarray | None:
-    """Return the largest steps of which values are multiples, up to 127, but for rounding; None if there are none.
+    """Return the largest steps of which values are multiples up to 127, except for rounding; None if there are none.
 
-    Values share a step over `axis`, all axes but the last ones, or None for all. The step of zeros is 1. The largest
-    value need not be the end of its grid: few values or none reach the end of a learned one.
+    Values share a step along `axis`: all axes but the last ones, or None for all. A group of zeros has the step 1. The
+    largest value need not be the end of its grid: few values or none reach the end of a learned grid.
     """
     shape = () if axis is None else values.shape[len(axis) :]
     rows = np.abs(values).reshape([-1, math.prod(shape)]).T
@@ -309,8 +309,8 @@ def grid_steps(values: np.ndarray, axis: Sequence[int] | None) -> np.ndarray | N
 def write_qdq(model: keras.Model, path: Path, opset: int) -> str:
     """Write an .onnx file with QuantizeLinear and DequantizeLinear nodes; return a note.
 
-    It is made from the integer file for LiteRT: kernels are int8, one step for each output channel of a convolution,
-    biases int32, activations int8 with the trained ranges. Inputs and outputs of the file are float32.
+    It is converted from the integer LiteRT file: kernels are int8, with one quantization step per output channel of a
+    convolution, biases int32, and activations int8 with the trained ranges. Inputs and outputs are float32.
     """
     tf2onnx = import_optional("tf2onnx", extra="onnx", needed_by="format=onnx")
     with tempfile.TemporaryDirectory() as folder:
@@ -319,7 +319,7 @@ def write_qdq(model: keras.Model, path: Path, opset: int) -> str:
         given, made = _ends(_interpreter(integers.read_bytes(), "format=onnx"))
         try:
             with silent(), catch_warnings():
-                simplefilter("ignore")  # tf2onnx reads the file by an interpreter that TensorFlow gives up
+                simplefilter("ignore")  # tf2onnx uses an interpreter that TensorFlow deprecates
                 proto, _ = tf2onnx.convert.from_tflite(str(integers), opset=opset)
         except (ValueError, RuntimeError, NotImplementedError, KeyError) as error:
             raise UserError(
@@ -345,15 +345,15 @@ def write_qdq(model: keras.Model, path: Path, opset: int) -> str:
 
 
 class _Graph:
-    """Change a graph of ONNX."""
+    """Edit an ONNX graph."""
 
     def __init__(self, graph: Any) -> None:
         self._graph = graph
         self._onnx = import_optional("onnx", extra="onnx", needed_by="format=onnx")
-        self._place = 0  # of the next new node
+        self._place = 0  # index of the next new node
 
     def take_floats(self, name: str, step: float, zero: int) -> None:
-        """Let the graph take float32 under a name, and round as TensorFlow's fake quantization does."""
+        """Make the graph's input float32, under a given name, and round it as TensorFlow's fake quantization does."""
         (given,), self._place = self._graph.input, 0
         one = np.float32(step)
         lowest, highest = one * np.float32(-128 - zero), one * np.float32(127 - zero)
@@ -369,7 +369,7 @@ class _Graph:
         made.type.tensor_type.elem_type = self._onnx.TensorProto.FLOAT
 
     def round_averages_as_litert(self) -> None:
-        """Stretch averages a little around the value of integer 0: halves then round away from it, as in LiteRT."""
+        """Stretch averages slightly around the value of integer 0, so that halves round away from it, as in LiteRT."""
         values = {each.name: self._onnx.numpy_helper.to_array(each) for each in self._graph.initializer}
         pooled = {node.output[0] for node in self._graph.node if node.op_type == "AveragePool"}
         for place in reversed(range(len(self._graph.node))):
@@ -381,7 +381,7 @@ class _Graph:
                 taker.input[0] = self._node("Add", stretched, np.float32(STRETCH * float(step) * float(zero)))
 
     def _node(self, kind: str, *given: str | np.generic, output: str = "") -> str:
-        """Return the output of a new node; numbers that it takes become initializers."""
+        """Insert a node and return the name of its output; numbers among its inputs become initializers."""
         made = output or f"ends/{len(self._graph.initializer)}_{kind}"
         names = [each if isinstance(each, str) else f"{made}/{place}" for place, each in enumerate(given)]
         for name, value in zip(names, given, strict=True):

@@ -17,11 +17,11 @@ from hookline.trainer.errors import UserError
 from hookline.trainer.graph import AUGMENTING, is_graph, layer_paths, unique_name, walk
 
 FIELDS = {"identity": (), "sign": (), "round": ("bits",), "ternary": ("threshold",)}
-"""Arguments of each operation by which a layer may describe itself."""
+"""Arguments of each operation that a layer's `inference_op` may return."""
 
 
 def described_op(layer: Any) -> dict[str, Any] | None:
-    """Return the operation by which a layer describes itself; None if it has none."""
+    """Return the operation that a layer's `inference_op` returns; None if it has none."""
     describe = getattr(layer, "inference_op", None)
     found = describe() if callable(describe) else None
     if found is None:
@@ -32,12 +32,12 @@ def described_op(layer: Any) -> dict[str, Any] | None:
 
 
 def _op(kind: str, fields: Any = None, arrays: Any = None, call: Call | None = None) -> Node:
-    """Return an operation of a layer, which gets its name and its values later."""
+    """Return an operation of a layer; its name and the names of its values are filled in later."""
     return Node(Op(kind, "", (), "", fields or {}), arrays or {}, call)
 
 
 class NoOperationError(ValueError):
-    """Say why a layer has no operation."""
+    """Raised, with the reason, if there is no operation for a layer."""
 
 
 VANISH = (
@@ -69,7 +69,7 @@ def layer_steps(layer: Any) -> list[Node]:
 
 
 def _with(layer: Any, **options: Any) -> Any:
-    """Return a layer that has the only values of options for which there is an operation."""
+    """Return a layer after checking that its options have the only supported values."""
     for name, value in options.items():
         if (found := getattr(layer, name, value)) != value:
             raise NoOperationError(f"{name}={found}")
@@ -88,7 +88,7 @@ def activation_step(function: Any) -> list[Node]:
 
 
 def _activation(name: str, call: Call, slope: float | None = None) -> list[Node]:
-    # A softmax looks at all channels, so nothing can be folded across it.
+    # A softmax mixes all channels, so nothing can be folded across it.
     apart = None if name in ("softmax", "log_softmax") else call
     return [_op("activation", {"function": name, **({} if slope is None else {"slope": float(slope)})}, call=apart)]
 
@@ -208,7 +208,7 @@ class _Value(str):
 
 
 class _Walk:
-    """Collect the operations of a model and of the models inside it."""
+    """Collect the operations of a model and of the models nested in it."""
 
     def __init__(self, model: keras.Model) -> None:
         self.nodes: list[Node] = []
@@ -220,7 +220,7 @@ class _Walk:
         self.output = str(output)
 
     def _add(self, operation: Any, values: list[_Value], constants: list[Any]) -> _Value:
-        """Return the value of a layer's output."""
+        """Add the operations of a layer, and return the value of its output."""
         path, value = self.paths.get(id(operation), operation.name), values[0]
         try:
             if any(not isinstance(each, bool | None) for each in constants):
@@ -243,7 +243,7 @@ class _Walk:
 
 
 def keras_graph(model: keras.Model) -> tuple[str, list[Node], str]:
-    """Return the name of a model's input, its operations without those of training alone, and its output's name."""
+    """Return the name of a model's input, its operations at inference, and the name of its output."""
     if not is_graph(model):
         raise UserError(
             f"format=packed needs a network whose graph is known. '{model.name}' is a {type(model).__name__}. "

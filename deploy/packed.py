@@ -44,7 +44,7 @@ def write_packed(run: Run, network: str, path: Path, options: ExportOptions) -> 
     own, card = run.trainer.networks[network], card_of(run, network)
     shipped = shipped_weights(run.trainer, run.step)[network]
     with assigned(own, shipped), put_back(own.model, own.final_activations) as model:
-        # In float32; where the model computes so already, these are the very layers that hooks know.
+        # In float32; a model that computes in float32 keeps its own layer objects, which hooks refer to.
         plain = rebuilt(model, full=True) if mixed_dtypes(model) else model
         input_name, nodes, output = packed_nodes(plain, evaluate)
     ops, tensors, stored = encode_nodes(nodes, half=options.float16)
@@ -69,7 +69,7 @@ def write_packed(run: Run, network: str, path: Path, options: ExportOptions) -> 
 
 
 def packed_nodes(model: keras.Model, evaluate: Evaluate) -> tuple[str, list[Node], str]:
-    """Return the name of a model's input, its operations as a file holds them, and the name of its output."""
+    """Return the name of a model's input, its operations as stored in a file, and the name of its output."""
     input_name, nodes, output = keras_graph(model)
     nodes = fold_signs(nodes, output, _shapes(model, input_name, nodes, output), evaluate)
     return input_name, drop_needless_activations(nodes, output), output
@@ -85,24 +85,24 @@ def _shapes(model: keras.Model, input_name: str, nodes: Sequence[Node], output: 
 
 
 Signs = Callable[[np.ndarray], np.ndarray]
-"""Integers, int64 [count], to the sign that each channel gives them: bool [count, channels], True for +1."""
+"""Takes integers, int64 [count]; returns their sign in each channel: bool [count, channels], True for +1."""
 
 CHUNK = 2**22  # signs at a time
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Describe for which integers each channel gives +1: from the threshold on, or, where it descends, up to it."""
+    """Describe the integers for which each channel gives +1: from its threshold up or, if descending, up to it."""
 
     values: np.ndarray  # [channels], in the smallest integer type that holds them
     descending: np.ndarray  # bool [channels]
 
 
 def find_thresholds(signs: Signs, largest: int, channels: int) -> Thresholds | None:
-    """Return thresholds that give the signs of every integer from -largest to largest.
+    """Return thresholds that give the signs of every integer from -largest to largest, or None.
 
-    None if a channel changes its sign more than once. Of a channel that never does, every integer or none reaches the
-    threshold.
+    None if the sign of a channel changes more than once. For a channel of constant sign, every integer or none reaches
+    the threshold.
     """
     step = max(1, CHUNK // channels)
     first = before = np.zeros(channels, bool)
@@ -127,13 +127,13 @@ def find_thresholds(signs: Signs, largest: int, channels: int) -> Thresholds | N
 
 
 Evaluate = Callable[[Sequence[Call], tuple[int, ...]], Callable[[np.ndarray], np.ndarray]]
-"""The result of calls in a row on tensors [batch, *shape]: float32 [count, channels] to the same."""
+"""Takes calls and `shape`; returns a function of float32 [count, channels] that applies them to [batch, *shape]."""
 
 
 def evaluated_layers(trainer: Trainer, network: str, *, batch_size: int, step: int) -> Evaluate:
-    """Return what calls layers inside the contexts that hooks put around a forward pass, at the evaluation's size.
+    """Return an `Evaluate` that calls layers in the hooks' `around_forward` contexts, at the evaluation's batch size.
 
-    So results have the bits of the evaluation even if a hook replaces a layer's computation for large tensors.
+    Results are thus bit-identical to the evaluation even if a hook replaces a layer's computation for large tensors.
     """
 
     def call(calls: Sequence[Call], tensor: tf.Tensor) -> tf.Tensor:
@@ -174,7 +174,7 @@ RISING = {
     *("relu", "relu6", "hard_tanh", "tanh", "sigmoid", "hard_sigmoid", "softplus", "softsign", "selu", "exponential"),
     *("leaky_relu", "elu"),
 }
-"""Activations that never fall; the last two where their slope is not negative."""
+"""Non-decreasing activations; the last two only if their slope is not negative."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ class _Chain:
     """Hold the operations between a sum and a sign."""
 
     source: Node  # the layer that sums signs: an integer, times the scale of its channel if there is one
-    between: list[Node]  # each of one value that nothing else uses
+    between: list[Node]  # each takes one value that nothing else uses
     sign: Node
 
     @property
@@ -199,10 +199,10 @@ class _Chain:
 def fold_signs(
     nodes: Sequence[Node], output: str, shapes: Mapping[str, tuple[int, ...]], evaluate: Evaluate
 ) -> list[Node]:
-    """Return operations with integer thresholds wherever they give the same signs.
+    """Return the operations with integer thresholds wherever these give the same signs.
 
-    They replace scale and bias of a layer, batch norm and activations between its sum and a sign if the sign of each
-    channel changes at most once from the lowest to the highest sum.
+    Thresholds replace the scale and bias of a layer, batch norm and activations between its sum and a sign if the sign
+    of each channel changes at most once from the lowest to the highest sum.
     """
     nodes = merge_equal_signs(nodes)
     for sign in [node for node in nodes if node.kind == "sign"]:
@@ -232,8 +232,8 @@ def _find_chain(nodes: Sequence[Node], output: str, sign: Node) -> _Chain | None
 def _may_change_places(chain: _Chain, shapes: Mapping[str, tuple[int, ...]]) -> bool:
     """Return whether pooling and reshaping commute with everything that the thresholds replace.
 
-    A maximum commutes with a function that never falls; a reshaping with one that treats all entries alike, or if the
-    channels before and after it are the same.
+    A maximum commutes with a non-decreasing function; a reshape with one that treats all entries alike, or if it keeps
+    the channels.
     """
     channels = shapes[chain.source.op.output][-1]
     for place, node in enumerate(chain.between):
@@ -276,7 +276,7 @@ def _thresholds(chain: _Chain, shapes: Mapping[str, tuple[int, ...]], evaluate: 
 
 
 def _replaced(nodes: Sequence[Node], chain: _Chain, thresholds: Thresholds) -> list[Node]:
-    """Return operations with the thresholds in the place of a chain's functions and its sign."""
+    """Return the operations with the thresholds instead of a chain's functions and sign."""
     last = chain.last_by_channel
     before = [node for node in chain.between[: last + 1] if node.kind in MOVING]
     behind = [node for node in chain.between[last + 1 :] if node.kind in MOVING]
@@ -309,7 +309,7 @@ def consumers(nodes: Sequence[Node], output: str) -> Counter[str]:
 
 
 def merge_equal_signs(nodes: Sequence[Node]) -> list[Node]:
-    """Return operations in which every value has at most one sign op; several layers may each have added one."""
+    """Return the operations with at most one sign op for every value; several layers may each have added one."""
     kept: list[Node] = []
     first: dict[str, str] = {}
     stands_for: dict[str, str] = {}
@@ -323,7 +323,7 @@ def merge_equal_signs(nodes: Sequence[Node]) -> list[Node]:
 
 
 def binary_values(nodes: Sequence[Node]) -> set[str]:
-    """Return the names of the values that hold -1 and +1 alone."""
+    """Return the names of the values that hold only -1 and +1."""
     found: set[str] = set()
     for node in nodes:
         keeps = node.kind in MOVING | {"concatenate"} and all(name in found for name in node.op.inputs)
@@ -333,7 +333,7 @@ def binary_values(nodes: Sequence[Node]) -> set[str]:
 
 
 def drop_needless_activations(nodes: Sequence[Node], output: str) -> list[Node]:
-    """Return operations without sign-preserving activations that only a sign follows."""
+    """Return the operations without sign-preserving activations that are followed only by signs."""
     nodes = list(nodes)
     for node in [each for each in nodes if each.op.fields.get("function") in SIGN_KEEPING]:
         value, counts = node.op.output, consumers(nodes, output)

@@ -1,4 +1,4 @@
-"""The network that is exported: as a plain Keras model, and its card."""
+"""The exported network as a plain Keras model, and its card."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hookline.trainer.step.trainer import Trainer
 
 @contextmanager
 def assigned(network: Network, weights: Mapping[str, np.ndarray]) -> Iterator[None]:
-    """Give variables other values while the block runs; afterwards they have their own again."""
+    """Assign other values to variables within the block, and restore the old ones afterwards."""
     variables = network.variables
     before = {name: np.array(variables[name].numpy()) for name in weights}
     try:
@@ -51,15 +51,15 @@ def is_fake_quantized(model: keras.Model) -> bool:
 
 
 def mixed_dtypes(model: keras.Model) -> set[str]:
-    """Return the half precisions in which layers with variables in float32 compute, such as {"bfloat16"}."""
+    """Return the half precisions in which layers with float32 variables compute, such as {"bfloat16"}."""
     policies = {layer.dtype_policy.name for layer in model._flatten_layers()}
     return {name.removeprefix(MIXED) for name in policies if name.startswith(MIXED)}
 
 
 def architecture(part: Any, mixed: Collection[str] = ()) -> Any:
-    """Return the config of a model or another part without what `compile` added: an optimizer, a loss to find again.
+    """Return the config of a model or another part without its `compile` config, which names an optimizer and a loss.
 
-    Where mixed dtypes are given, float32 takes the place of mixed policies, and of these dtypes between layers.
+    If mixed dtypes are given, float32 replaces mixed policies, and these dtypes between layers.
     """
     return _changed(keras.saving.serialize_keras_object(part), mixed)
 
@@ -80,9 +80,9 @@ def _changed(config: Any, mixed: Collection[str]) -> Any:
 
 
 def rebuilt(model: keras.Model, *, full: bool = False) -> keras.Model:
-    """Return a new model of the same layers, with the same values of its variables; if `full`, in float32.
+    """Return a new model with the same layers and values of variables; if `full`, in float32.
 
-    Layers keep the policy that they were built with. On a CPU, half precision is slower than float32 and less exact.
+    Built layers keep their dtype policy. On a CPU, half precision is slower than float32 and less exact.
     """
     config = architecture(model, mixed_dtypes(model) if full else ())
     kinds = {type(layer) for layer in model._flatten_layers()}
@@ -94,9 +94,9 @@ def rebuilt(model: keras.Model, *, full: bool = False) -> keras.Model:
 
 
 def assign_weights(model: keras.Model, values: keras.Model) -> None:
-    """Give a model's weights and moving statistics, and the seed states that both have, another model's values.
+    """Copy weights and moving statistics, and the seed states that both models have, from another model.
 
-    A model's config does not say which layers hold a seed state: a dropout built with rate 0 has none.
+    A model's config does not show which layers have a seed state: a dropout built with rate 0 has none.
     """
     for variable, given in zip(model.weights, values.weights, strict=True):
         variable.assign(given.value)
@@ -105,7 +105,7 @@ def assign_weights(model: keras.Model, values: keras.Model) -> None:
 
 
 def assign_seeds(model: keras.Model, values: keras.Model) -> None:
-    """Give a model the seed states that both have, another model's values: so both draw the same numbers."""
+    """Copy the seed states that both models have from another model, so that both draw the same random numbers."""
     seeds = dict(_seeds(values))
     for place, state in _seeds(model):
         if place in seeds:
@@ -120,15 +120,15 @@ def draws_numbers(model: keras.Model, inputs: Any) -> bool:
 
 
 def _seeds(model: keras.Model) -> Iterator[tuple[tuple[int, int], keras.Variable]]:
-    """Yield the seed states of a model, by the place of the layer that draws, and which of its generators it is."""
-    for place, layer in enumerate(model._flatten_layers()):  # a file may hold other names
+    """Yield the seed states of a model, by the index of the layer and the index of its seed generator."""
+    for place, layer in enumerate(model._flatten_layers()):  # names may differ in a file
         for number, generator in enumerate(layer._seed_generators):
             yield (place, number), generator.state
 
 
 @contextmanager
 def plain_model(trainer: Trainer, step: int, network: str, *, full: bool = True) -> Iterator[keras.Model]:
-    """Yield the finished model of a network, as `finished_model` has it; afterwards the trainer is as it was."""
+    """Yield the model that `finished_model` returns, in float32 if `full`; restore the trainer afterwards."""
     owner, shipped = trainer.networks[network], shipped_weights(trainer, step)[network]
     with assigned(owner, shipped), put_back(strip_model(trainer, network), owner.final_activations) as model:
         yield _with_shipped(owner, shipped, model, full=full)
@@ -137,8 +137,8 @@ def plain_model(trainer: Trainer, step: int, network: str, *, full: bool = True)
 def finished_model(run: Run, network: str) -> keras.Model:
     """Return the model of a network with the weights that evaluation uses, without hooks, in float32.
 
-    It ends with the activation of the user's model. It is a deep copy, unless it has parts that are not Keras's, whose
-    config may not suffice to rebuild them: then it is the network's own model, changed.
+    It ends with the activation of the user's model. It is a deep copy, unless it was trained in float32 and has parts
+    that are not Keras's, which may not be rebuildable from their config: then it is the network's own model, changed.
     """
     owner, shipped = run.trainer.networks[network], shipped_weights(run.trainer, run.step)[network]
     with assigned(owner, shipped):
@@ -147,7 +147,7 @@ def finished_model(run: Run, network: str) -> keras.Model:
 
 
 def _with_shipped(owner: Network, shipped: Mapping[str, np.ndarray], model: keras.Model, *, full: bool) -> keras.Model:
-    """Return a copy with the weights that evaluation uses; the model itself where parts of it are not Keras's."""
+    """Return a copy with the weights that evaluation uses, or the model itself if parts of it are not Keras's."""
     variables = owner.variables
     values = {id(variables[name]): np.array(value) for name, value in shipped.items()}
     made, foreign = model, foreign_names(model)
@@ -173,7 +173,7 @@ def _with_shipped(owner: Network, shipped: Mapping[str, np.ndarray], model: kera
 
 
 def strip_model(trainer: Trainer, network: str) -> keras.Model:
-    """Return the model of a network without what hooks put in; it shares the network's variables."""
+    """Return the model of a network without the parts that hooks inserted; it shares the network's variables."""
     model = trainer.networks[network].model
     for hook in reversed(trainer.hooks):
         if hook.network == network:
@@ -208,7 +208,7 @@ def check_weights(weights: Iterable[keras.Variable], format_name: str, lacks: Ca
 
 
 def card_of(run: Run, network: str) -> Card:
-    """Return the card of a network; the preparation and the classes of the data are part of it if they fit."""
+    """Return the card of a network, with the preparation and the classes of the data if they fit the network."""
     model, data = run.trainer.networks[network].model, run.data
     shape = _example_shape(model, "input_shape")
     if shape is None or None in shape:  # a subclassed model has no known shape, and another may take any size
@@ -230,7 +230,7 @@ def _example_shape(model: keras.Model, attribute: str) -> tuple[int, ...] | None
 
 
 def single_model(run: Run, network: str, model: keras.Model, format_name: str) -> keras.Model:
-    """Return a model as a graph from one tensor to one tensor, each with the examples along its first axis."""
+    """Return a model as a functional graph from one tensor to another, each [batch, ...]."""
     if not hasattr(model, "inputs"):
         inputs = keras.Input(card_of(run, network).shape)
         model = keras.Model(inputs, model(inputs), name=model.name)
@@ -239,7 +239,7 @@ def single_model(run: Run, network: str, model: keras.Model, format_name: str) -
 
 
 def check_single(model: keras.Model, format_name: str) -> None:
-    """Refuse a model of several inputs or outputs."""
+    """Refuse a model with several inputs or outputs."""
     if (len(model.inputs), len(model.outputs)) != (1, 1):
         raise UserError(
             f"'{model.name}' has {len(model.inputs)} inputs and {len(model.outputs)} outputs. Expected one of each for "

@@ -28,14 +28,14 @@ COLUMNS = ("layer", "weights", "values", "zeros", "sparsity", "float32 bytes")
 
 
 def layer_table(model: keras.Model, *notes: str, lossy: bool = False) -> Contents:
-    """Return a row for each layer with a matrix or a kernel, one for all other weights, and one for the whole.
+    """Return a row for each layer with a matrix or a kernel, one for all other weights, and one for the total.
 
-    The values of a row are the distinct ones over all entries of the layer: 2 where they are signs.
+    The "values" of a row are the number of distinct values in the layer: 2 for signs.
     """
     arrays: dict[str, list[np.ndarray]] = {}
     seen: set[int] = set()
     for path, layer in layer_paths(model).items():
-        for weight in () if isinstance(layer, keras.Model) else layer.weights:  # layers inside have their own rows
+        for weight in () if isinstance(layer, keras.Model) else layer.weights:  # its layers have rows of their own
             if len(weight.shape) >= 2 and "bias" not in weight.name and id(weight) not in seen:  # a GRU's has two axes
                 seen.add(id(weight))
                 arrays.setdefault(path, []).append(weight.numpy())
@@ -61,7 +61,7 @@ class KerasPredictor:
     model: keras.Model
 
     def traced(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Return the outputs for inputs [batch, ...], inside of a function of TensorFlow too."""
+        """Return the outputs for inputs [batch, ...], also within a `tf.function`."""
         return self.model(inputs, training=False)
 
     def __call__(self, inputs: np.ndarray) -> np.ndarray:
@@ -85,7 +85,7 @@ def write_keras(run: Run, network: str, path: Path, _: ExportOptions) -> Content
 
 
 def load_keras(path: Path) -> KerasPredictor:
-    """Return the predictor of a .keras file; only parts of Keras, and what is registered with it, are built."""
+    """Return the predictor of a .keras file; only parts of Keras and objects registered with it are built."""
     return KerasPredictor(keras.saving.load_model(path, compile=False))
 
 
@@ -119,7 +119,7 @@ def write_saved_model(run: Run, network: str, path: Path, _: ExportOptions) -> C
 
 
 def _tables(model: keras.Model) -> list[Any]:
-    """Return the tables of lookup layers, which no variable list has."""
+    """Return the tables of lookup layers, which are in no list of variables."""
     held = [each for layer in model._flatten_layers() for each in vars(layer).values()]
     return [each for each in held if isinstance(each, tf.saved_model.experimental.TrackableResource)]
 
@@ -132,7 +132,7 @@ OPSET = 18
 
 
 def write_onnx(run: Run, network: str, path: Path, _: ExportOptions) -> Contents:
-    """Write an .onnx file for any number of examples; after fake quantization, with integers as QDQ nodes."""
+    """Write an .onnx file for any batch size; with QDQ nodes if the network was trained with fake quantization."""
     with plain_model(run.trainer, run.step, network) as own:
         model = single_model(run, network, own, "onnx")
         check_weights(model.weights, "onnx", lambda dtype: dtype == "bfloat16")
@@ -145,7 +145,7 @@ def write_onnx(run: Run, network: str, path: Path, _: ExportOptions) -> Contents
             _make_constant(model)
             patch_tf2onnx()
             tf2onnx = import_optional("tf2onnx", extra="onnx", needed_by="format=onnx")
-            # Its merging of a Pad op into a convolution would drop the padding that a dilated one has already.
+            # Fusing a Pad op into a dilated convolution would drop the padding that the convolution already has.
             tf2onnx.tfonnx.rewrite_conv2d_with_pad = lambda _, ops: ops
             handlers: dict[str, Any] = {"Erfc": (_write_erfc, [])}
             proto, _ = tf2onnx.convert.from_function(
@@ -163,14 +163,14 @@ def write_onnx(run: Run, network: str, path: Path, _: ExportOptions) -> Contents
 
 
 def _make_constant(model: keras.Model) -> None:
-    """Hold the mean and variance of each Normalization layer as arrays: traced tensors would be inputs of the file."""
+    """Replace mean and variance of Normalization layers by arrays: traced tensors would become inputs of the file."""
     for each in model._flatten_layers():
         if isinstance(each, keras.layers.Normalization):
             each.mean, each.variance = np.asarray(each.mean), np.asarray(each.variance)
 
 
 def _write_erfc(graph: Any, node: Any, name: str, _: Sequence[Any]) -> None:
-    """Write 1 - Erf, in place of what ONNX lacks, such as of GELU, into a graph of tf2onnx."""
+    """Write Erfc, which GELU uses and ONNX lacks, as 1 - Erf into a tf2onnx graph."""
     (made,) = node.output
     kinds = {"shapes": [graph.get_shape(made)], "dtypes": [graph.get_dtype(made)]}
     one = graph.make_const(f"{name}/one", np.ones([], np.float32))
@@ -183,11 +183,11 @@ CALIBRATION_EXAMPLES = 256
 
 
 def write_litert(run: Run, network: str, path: Path, options: ExportOptions) -> Contents:
-    """Write a .tflite file for any number of examples.
+    """Write a .tflite file for any batch size.
 
-    With `int8` weights are rounded to 8 bits, one scale for each output channel, and activations too, to the ranges
-    of training examples; inputs and outputs stay float32. A network that was trained with fake quantization is written
-    in integers, inputs and outputs too, with its own ranges.
+    With `int8`, weights are rounded to 8 bits, with one scale per output channel, and so are activations, with ranges
+    calibrated on training examples; inputs and outputs stay float32. A network trained with fake quantization is
+    written in integers, including inputs and outputs, with its own ranges.
     """
     with plain_model(run.trainer, run.step, network) as own:
         model = single_model(run, network, own, "litert")
@@ -222,8 +222,8 @@ def write_litert(run: Run, network: str, path: Path, options: ExportOptions) -> 
 def calibration_examples(run: Run, network: str, model: keras.Model) -> np.ndarray:
     """Return a network's inputs when the run evaluates training examples, without augmentation.
 
-    They are evenly spaced over the split, so they cover all classes even if examples are sorted by class. For a
-    generator it is noise.
+    The examples are evenly spaced over the split, so they cover all classes even if they are sorted by class. The
+    inputs of a generator are noise.
     """
     split = run.training.split
     chosen = np.linspace(0, len(split.indices) - 1, min(CALIBRATION_EXAMPLES, len(split.indices))).round()
@@ -239,7 +239,7 @@ def calibration_examples(run: Run, network: str, model: keras.Model) -> np.ndarr
 
 
 class Recorder(keras.layers.Layer):
-    """Return the input, and keep it: `seen` has [batch, ...] of each call."""
+    """Return the input unchanged, and append it to `seen`: [batch, ...] of each call."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)

@@ -29,10 +29,10 @@ MAX_ROUNDS = 300
 
 
 def share_weights(values: np.ndarray, bits: int) -> np.ndarray:
-    """Return each value as its nearest centroid, at most 2 ** bits different ones; fewer values stay as they are.
+    """Replace each value by its nearest centroid, of at most 2 ** bits; fewer distinct values are kept unchanged.
 
-    The centroids start at equal distances from the lowest to the highest value, which represents large weights well,
-    though they are rare (Han et al. 2016, section 3.2). Pruned weights stay 0, and no other becomes 0.
+    The centroids are initialized linearly from the lowest to the highest value, which represents large weights well,
+    though they are rare (Han et al. 2016, section 3.2). Pruned weights stay 0, and no other weight becomes 0.
     """
     kept = values[values != 0]
     distinct, inverse = np.unique(kept, return_inverse=True)
@@ -45,7 +45,7 @@ def share_weights(values: np.ndarray, bits: int) -> np.ndarray:
 
 
 def _nearest(distinct: np.ndarray, counts: np.ndarray, centroids: int) -> np.ndarray:
-    """Return the centroid of each value, float32, by Lloyd's algorithm; it always ends, and always the same way."""
+    """Return the centroid of each value, float32, by Lloyd's algorithm, which always ends and is deterministic."""
     total = np.concatenate([[0.0], np.cumsum(distinct * counts)])
     count = np.concatenate([[0], np.cumsum(counts)])
     centers = np.linspace(distinct[0], distinct[-1], centroids)
@@ -59,11 +59,11 @@ def _nearest(distinct: np.ndarray, counts: np.ndarray, centroids: int) -> np.nda
         centers = (total[ends[1:]] - total[ends[:-1]]) / (count[ends[1:]] - count[ends[:-1]])
     book = centers.astype(np.float32)
     first = distinct[ends[:-1]].astype(np.float32)
-    book = np.where(book == 0, first, book)  # values around 0 whose mean is 0: as 0 it would mean "pruned"
+    book = np.where(book == 0, first, book)  # values around 0 with a mean of 0, which would mean "pruned"
     return np.repeat(book, np.diff(ends))
 
 
-HEADER_BYTES = 80  # approximate cost of a further array in the header of a file: a smaller gain is not worth it
+HEADER_BYTES = 80  # approximate cost of another array in the header of a file: a smaller gain is not worth it
 
 
 @dataclass(frozen=True)
@@ -79,12 +79,12 @@ class Stored:
 
     @property
     def cost(self) -> int:
-        """Return approximately the bytes by which the file grows."""
+        """Return approximately how many bytes it adds to the file."""
         return self.data_bytes + HEADER_BYTES * len(self.parts)
 
 
 def store(name: str, values: np.ndarray, *, huffman: bool, codebook: bool = True) -> Stored:
-    """Return an array in the smallest form; each keeps every bit, of -0.0 and NaN too."""
+    """Return an array in the smallest form; every form is bit-exact, including -0.0 and NaN."""
     everything = SparseWeight(name, values.shape, layout.ROWS, layout.ALL, values.size, layout.FLOATS)
     forms = [Stored(everything, {})]
     for order in (layout.ROWS, layout.COLUMNS) if min(_matrix(values).shape) > 1 else (layout.ROWS,):
@@ -115,7 +115,7 @@ def _with_values(form: Stored, values: np.ndarray, huffman: bool, codebook: bool
 
 
 def _numbers(name: str, numbers: np.ndarray, bits: int, *, huffman: bool) -> dict[str, np.ndarray]:
-    """Return the arrays that hold numbers, in one width or under a Huffman code: what takes fewer bytes."""
+    """Return the arrays that hold numbers, with a fixed width or a Huffman code, whichever takes fewer bytes."""
     if bits == 0:
         return {}
     counts = np.bincount(numbers, minlength=1)
@@ -131,7 +131,7 @@ def _matrix(values: np.ndarray) -> np.ndarray:
 
 
 def _flat(values: np.ndarray, order: str) -> np.ndarray:
-    """Return the entries row by row, or column by column of the matrix whose columns are the output channels."""
+    """Return the entries row by row, or column by column, of the matrix with the output channels as columns."""
     matrix = _matrix(values)
     return np.ascontiguousarray(matrix if order == layout.ROWS else matrix.T).reshape(-1)
 
@@ -143,7 +143,7 @@ TABLE = (
 
 
 def _row(name: str, counts: Sequence[int], form: Stored | None = None) -> tuple[str, ...]:
-    """Return a row of the table from its whole numbers, for a weight or for all of them."""
+    """Return a row of the table from its counts, for a weight or, without a form, for all of them."""
     entries, kept, *sizes = counts
     bits = positions = ""
     if form is not None:
@@ -154,9 +154,9 @@ def _row(name: str, counts: Sequence[int], form: Stored | None = None) -> tuple[
     return (name, f"{entries:,}", f"{kept:,}", bits, positions, *(f"{size:,}" for size in sizes), *ratios)
 
 
-CONVOLUTION_BITS = 8  # of the paper, for convolutions; dense layers get 5
+CONVOLUTION_BITS = 8  # as in the paper, which uses 5 for dense layers
 KERNEL = "kernel"
-"""Name endings of weights that may be shared: depthwise and pointwise kernels too, no bias, no batch norm."""
+"""Name suffix of weights that may be shared: also depthwise and pointwise kernels, but no bias, no batch norm."""
 
 
 def write_sparse(run: Run, network: str, path: Path, options: ExportOptions) -> Contents:
@@ -205,7 +205,7 @@ def write_model(model: keras.Model, path: Path, options: ExportOptions, about: M
 
 
 def _used(model: keras.Model) -> list[keras.Variable]:
-    """Return the weights of a model without the counts of layers Normalization, int64, which nothing reads."""
+    """Return the weights of a model without the int64 counts of Normalization layers, which nothing reads."""
     norms = [each for each in model._flatten_layers() if isinstance(each, keras.layers.Normalization)]
     counts = {id(getattr(each, "count", None)) for each in norms}
     return [each for each in model.weights if id(each) not in counts]
@@ -220,11 +220,11 @@ def _shared(name: str, values: np.ndarray, options: ExportOptions) -> np.ndarray
 
 
 def load_sparse(path: Path) -> KerasPredictor:
-    """Return the predictor of a sparse file: its Keras model, with its weights."""
+    """Return the predictor of a sparse file: its Keras model with the stored weights."""
     config, weights = layout.read_sparse_network(path)
     if foreign := sorted(set(foreign_parts(config))):
         raise UserError(f"{path} asks for {', '.join(foreign)[:80]}. Expected a network of parts of Keras alone.")
-    with ThreadPoolExecutor(1) as thread:  # Keras's state of a model without memory ends with the thread
+    with ThreadPoolExecutor(1) as thread:  # discards what Keras keeps of a model without memory
         shapes = thread.submit(_planned_shapes, config).result()
     if shapes != [values.shape for values in weights.values()]:
         raise UserError(f"{path} has weights that do not fit its network. {REMEDY}")
@@ -236,7 +236,7 @@ def load_sparse(path: Path) -> KerasPredictor:
 
 
 def _planned_shapes(config: Mapping[str, Any]) -> list[tuple[int, ...]]:
-    """Return the shapes of a model's weights without taking memory for them. Keras empties the config that it gets."""
+    """Return the shapes of a model's weights without allocating them, from a copy of the config: Keras empties it."""
     with keras.StatelessScope(initialize_variables=False):
         model = keras.saving.deserialize_keras_object(deepcopy(config))
         return [tuple(variable.shape) for variable in _used(model)]

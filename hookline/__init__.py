@@ -5,8 +5,8 @@
     trainer = hookline.Trainer(model, loss="sparse_categorical_crossentropy", hooks=[hookline.hooks.Prune()])
     trainer.fit(x, y, epochs=5)
 
-`hookline.run("recipe=bnn", "seed=1")` is the command line as a function. Importing this package imports no TensorFlow;
-what is named here is imported when it is first used.
+`hookline.run("recipe=bnn", "seed=1")` is the command line as a function. Importing this package does not import
+TensorFlow; public names are imported on first use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m hookline`: the console command, with the directory that it was called from on the path."""
+"""`python -m hookline`: the console command, with the current directory on the path."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from hookline.cli import main
 
 if __name__ == "__main__":
-    if not sys.flags.safe_path:  # Python looks into this directory first; the processes of a sweep shall, too
+    if not sys.flags.safe_path:  # Python searches this directory first; so should the processes of a sweep
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")]))
-        os.environ["PYTHONSAFEPATH"] = "1"  # not into that of their script, whose `hooks` and `recipes` are ours
+        os.environ["PYTHONSAFEPATH"] = "1"  # but not their script's directory, which has our `hooks` and `recipes`
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""Checks of the inputs and class weights that `fit`, `evaluate` and `predict` take: a mismatch is one line."""
+"""Checks of the inputs and class weights that `fit`, `evaluate` and `predict` take; errors are one line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hookline.trainer.network import listed_shapes
 
 
 def embedded_inputs(model: keras.Model) -> dict[str, int]:
-    """Return how many rows the embedding of each input has whose values are row numbers."""
+    """Return the smallest `input_dim` of the `Embedding` layers that read an input, for each such input by name."""
     found: dict[str, int] = {}
     named = inputs_by_name(model_inputs(model))
     for layer in model.layers if named else ():
@@ -29,7 +29,7 @@ def embedded_inputs(model: keras.Model) -> dict[str, int]:
 
 
 def check_inputs(inputs: Any, taken: Any, rows: Mapping[str, int], name: str) -> None:
-    """Refuse inputs unlike those that `model_inputs` returned, and row numbers that an embedding does not have."""
+    """Refuse inputs that differ from those of `model_inputs`, and indices out of the range of an embedding."""
     wanted = {key: tuple(each.shape[1:]) for key, each in inputs_by_name(taken).items()}
     given: dict[str, Any] = {}
     if isinstance(inputs, Mapping):
@@ -40,7 +40,7 @@ def check_inputs(inputs: Any, taken: Any, rows: Mapping[str, int], name: str) ->
         found = f"the shape {' and '.join(str(list(each.shape)) for each in arrays)}"
         if len(arrays) == len(wanted) and (len(wanted) == 1 or not isinstance(taken, Mapping)):
             given = dict(zip(wanted, arrays, strict=True))
-    more = [key for key in given if key not in wanted] if isinstance(taken, Mapping) else []  # would shift the others
+    more = [key for key in given if key not in wanted] if isinstance(taken, Mapping) else []  # would shift others
     if more or not all(key in given and alike(wanted[key], given[key].shape[1:]) for key in wanted):
         shapes = {key: batched(shape) for key, shape in wanted.items()}
         one = len(shapes) == 1 and not isinstance(inputs, Mapping)
@@ -58,7 +58,7 @@ def check_inputs(inputs: Any, taken: Any, rows: Mapping[str, int], name: str) ->
 
 
 def class_weights_of(given: Any, data: Data) -> str | dict[int, float] | None:
-    """Return how much the loss of each class weighs, as `trainer.class_weights` has it."""
+    """Return the class weights in the form of `trainer.class_weights`."""
     if given is None or (isinstance(given, Mapping) and not given):
         return None
     if not data.classes:

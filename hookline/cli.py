@@ -29,7 +29,7 @@ SUBCOMMANDS = {
     "launch": ("scripts.launch", "Start the workers of a run on this machine"),
     "submit": ("scripts.submit", "Give the jobs of a sweep to SLURM"),
 }
-"""The module of each, whose `main` takes the arguments and returns the exit code, and its purpose in one line."""
+"""For each, its module, with a `main` from arguments to exit code, and its purpose in one line."""
 HELP = """\
 Usage: hookline <command> [key=value ...]
 
@@ -47,10 +47,10 @@ hookline --completion bash  a script that completes commands and names: eval "$(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a subcommand and return its exit code; 2 for one that does not exist.
+    """Run a subcommand and return its exit code; 2 for an unknown one.
 
     Args:
-        arguments: without the program's name; None for the process's own.
+        arguments: command line arguments without the program name; None for those of the process.
     """
     open_streams()
     try:
@@ -87,7 +87,7 @@ def _run(given: Sequence[str]) -> int:
 
 
 def resume_arguments(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments of `train` that resume a run, of its directory, or resume=<it>, and overrides."""
+    """Return the arguments of `train` that resume a run, given its directory (or resume=<directory>) and overrides."""
     if "--help" in arguments or "-h" in arguments:
         return ["--help"]
     if not arguments or arguments[0].startswith("-"):
@@ -99,7 +99,7 @@ def resume_arguments(arguments: Sequence[str]) -> list[str]:
 
 
 PLAIN = re.compile(r"[\w-]+")
-"""Names that a shell takes as they are."""
+"""Names that need no quoting in a shell."""
 BASH = """\
 _hookline() {{
     local current=${{COMP_WORDS[COMP_CWORD]}} key= words
@@ -127,7 +127,7 @@ complete -o default -F _hookline hookline"""
 
 
 def completion_text(shell: Sequence[str]) -> str:
-    """Return a script for a shell that completes commands, and names of recipes, hooks, data and the like."""
+    """Return a shell script that completes commands, and names of recipes, hooks, data sets and so on."""
     from hookline.scripts.help import TITLES, options_of
     from hookline.trainer.config.parts import installed_plugins
     from hookline.trainer.config.schema import NAMED

@@ -1,4 +1,4 @@
-"""A fit of Python: where it writes, how far it goes, what it continues from; and a step of one's own."""
+"""A fit from Python: its directory, its length and the state that it continues from; and custom steps."""
 
 from __future__ import annotations
 
@@ -42,32 +42,32 @@ from hookline.trainer.step.writes import label
 
 KEY, NAME, SUMS, HELD_BACK = "run_dir", "python", "accumulators", "held_back"
 RETRACE = "This step was traced before the latest fit or prepare. Expected a tf.function made after it."
-RESUMABLE = "resumable"  # the epochs of the first fit, if resume=True began it: a script may make that call again
+RESUMABLE = "resumable"  # the epochs of the first fit, if called with resume=True: a script may repeat that call
 LATER = ("model.layers", "task.loss_settings", "class_weight")
-"""What the config of an older run does not say."""
+"""Settings that the config of an older run lacks."""
 
 
 @dataclass
 class State:
-    """Hold what was trained."""
+    """Hold the state of training."""
 
     trainer: StepTrainer
     hooks: list[Hook]
     watch: Watch
     variables: dict[str, tf.Variable]  # that training depends on, by key
-    run: Run | None = None  # of the latest fit, or of the command line; None for a run of Python that was loaded
-    loaded_step: int = 0  # of the checkpoint of that run
-    loaded_tag: str = LAST  # of the checkpoint that was loaded
-    loaded: Mapping[str, Any] = field(default_factory=dict)  # what it holds of the run, as `run_state` returns it
-    best_step: int | None = None  # of the weights that `restore_best` put back
+    run: Run | None = None  # of the latest fit, or from the command line; None for a loaded Python run
+    loaded_step: int = 0  # of the checkpoint of a loaded Python run
+    loaded_tag: str = LAST  # of the loaded checkpoint
+    loaded: Mapping[str, Any] = field(default_factory=dict)  # the result of `run_state` in that checkpoint
+    best_step: int | None = None  # of the weights that `restore_best` restored
     counter: tf.Variable = field(default_factory=lambda: tf.Variable(0, trainable=False, dtype=tf.int64))
-    """Steps of one's own, int64 scalar."""
+    """The number of custom steps, an int64 scalar."""
     current: tf.Variable = field(default_factory=lambda: tf.Variable(True, trainable=False))
-    """Whether no later fit has taken its place."""
+    """False once a later fit or `prepare` has replaced this state."""
 
     @property
     def begun(self) -> int:
-        """Return how many steps were made, but for those of one's own."""
+        """Return the number of steps, except custom ones."""
         return self.loaded_step if self.run is None else self.run.step
 
     @property
@@ -76,12 +76,12 @@ class State:
 
     @property
     def weights_step(self) -> int:
-        """Return the step of the weights: that of the best ones, until a step of one's own moves them."""
+        """Return the step of the weights: that of restored best ones, until a custom step changes them."""
         return self.step if self.best_step is None or self.step > self.begun else self.best_step
 
     @property
     def checkpoint(self) -> str:
-        """Return the tag of the checkpoint the weights came from; the last one, if training has moved them since."""
+        """Return the tag of the checkpoint that the weights came from; LAST if a custom step has changed them since."""
         return self.loaded_tag if self.step == self.begun else LAST
 
 
@@ -97,7 +97,7 @@ def begin(
     resume: bool = False,
     run_dir: Path | None = None,
 ) -> State:
-    """Return a fit, built and with the state that it continues from; the stack holds the lock of its directory."""
+    """Build a fit and restore the state that it continues from; the stack holds the lock on its directory."""
     times, config = Times(), spec.config()
     config["trainer"]["batch_size"] = batch_size
     continues = resume or state is not None
@@ -145,7 +145,7 @@ def begin(
 
 
 def train(run: Run, interruption: Interruption, *, writes: bool, quiet: bool) -> dict[str, Any]:
-    """Train, and return the summary; Ctrl-C ends it in good order."""
+    """Train and return the summary; Ctrl-C stops training cleanly."""
     try:
         return complete(run, interruption, writes=writes).summary
     except KeyboardInterrupt as error:
@@ -162,16 +162,16 @@ def train(run: Run, interruption: Interruption, *, writes: bool, quiet: bool) ->
 def _place(
     stack: ExitStack, config: dict[str, Any], directory: Path | None, *, old: bool, resume: bool
 ) -> tuple[Path, CheckpointStore, Checkpoint | None]:
-    """Return the directory of a fit, not made where it is new, its store, and the checkpoint to resume from."""
+    """Return the directory of a fit (a new one is not created), its store, and the checkpoint to resume from."""
     if directory is None:
         return NOWHERE, MemoryStore(), None
-    own: dict[str, Any] = yaml.safe_load(config_text(config))  # as it is read from its file
+    own: dict[str, Any] = yaml.safe_load(config_text(config))  # as read back from its file
     if not old:
         path = choose_directory(str(directory), NAME, datetime.now())
         return path, open_store(path, config_digest(own)), None
     stack.enter_context(locked(directory))
     stored = read_stored(str(directory), KEY)
-    settings = spread_settings([stored, own], (KEY, "trainer.batch_size"))  # that of the first fit
+    settings = spread_settings([stored, own], (KEY, "trainer.batch_size"))  # the stored size is the first fit's
     check_same(directory, settings)
     digest = config_digest(stored)
     if not resume:
@@ -180,7 +180,7 @@ def _place(
 
 
 def _refuse_steps(directory: Path, state: State) -> None:
-    """Refuse a trainer that would resume from nothing with weights that have trained."""
+    """Refuse to resume without a checkpoint if the trainer has already made steps."""
     if state.step:
         raise UserError(
             f"{directory} has no checkpoint yet, and this trainer has made {state.step:,} steps. Expected a new "
@@ -189,7 +189,7 @@ def _refuse_steps(directory: Path, state: State) -> None:
 
 
 def _check_fit(directory: Path, known: dict[str, Any], own: dict[str, Any], epochs: int, *, first_call: bool) -> None:
-    """Refuse to resume a fit by a call that is not its own, or may be that of the first fit, made again."""
+    """Refuse to resume a fit by a call that differs from its own, or that may repeat the call of the first fit."""
     check_same(directory, {key: [known.get(key, MISSING), each] for key, each in own.items()})
     is_later = known["epochs_before"] or known["first_step"]
     if is_later and (known["epochs"] != epochs or (first_call and known.get(RESUMABLE) == epochs)):
@@ -201,7 +201,7 @@ def _check_fit(directory: Path, known: dict[str, Any], own: dict[str, Any], epoc
 
 
 def check_same(directory: Path, settings: Settings) -> None:
-    """Refuse a setting that is not what the run began with."""
+    """Refuse settings that differ from those that the run began with."""
     for key, (was, now) in settings.items():
         if was != now and (was is not MISSING or not key.startswith(LATER)):
             was, now = ("nothing" if each is MISSING else f"{each!r:.99}" for each in (was, now))
@@ -212,7 +212,7 @@ def check_same(directory: Path, settings: Settings) -> None:
 
 
 def _facts(data: Data, batch_size: int) -> dict[str, Any]:
-    """Return what a later fit, and loading, must know of the data."""
+    """Return the facts about the data that later fits and `load` need."""
     return {
         "data": data_fingerprint([data.train]),
         "validation": None if data.validation is None else data_fingerprint([data.validation]),
@@ -232,10 +232,10 @@ def _kinds(split: Split) -> Any:
 def planned_fit(
     data: Data, epochs: int, batch_size: int, before: State | None, checkpoint: Checkpoint | None
 ) -> dict[str, int]:
-    """Return how far a fit goes: more epochs of the same data, or the first ones of other data.
+    """Return the extent of a fit: further epochs of the same data, or the first epochs of other data.
 
-    `epochs_before` are those of this data before this fit, at whose first step `first_step` the first one began. Over
-    `planned_steps`, those of the first fit, hooks lay out their schedules. The fit ends at `total_steps`.
+    `first_step` is the step at which the first epoch on this data began; `epochs_before` such epochs precede this fit.
+    Hooks lay out their schedules over `planned_steps`, those of the first fit. The fit ends at `total_steps`.
     """
     size, first, epochs_before, planned = data.train.size, 0, 0, None
     if before is not None:
@@ -258,13 +258,13 @@ def planned_fit(
 
 
 def _carry_on(before: State, run: Run, *, same_data: bool, has_best: bool) -> None:
-    """Give a fit the state in which the one before ended, and the best evaluation if it has its weights.
+    """Give a fit the final state of the previous one, and the best evaluation if its weights are stored.
 
-    Evaluations on other data do not compare: the best one, and patience, begin anew.
+    Evaluations on other data are not comparable: the best value and the patience counter are reset.
     """
     values = {key: variable for key, variable in before.variables.items() if key != SUMS}
     own = {key: variable for key, variable in run.variables.items() if key != SUMS}
-    if values.keys() != own.keys():  # layers of hooks got other numbers: in order
+    if values.keys() != own.keys():  # layers of hooks were renumbered: match by order
         if [each.shape for each in values.values()] != [each.shape for each in own.values()]:
             raise UserError("The networks or hooks are not those of the fit before. Expected a new Trainer.")
         values = dict(zip(own, values.values(), strict=True))
@@ -277,7 +277,7 @@ def _carry_on(before: State, run: Run, *, same_data: bool, has_best: bool) -> No
         if isinstance(hook, EarlyStopping) and not same_data:
             hook.begin_anew()
         elif isinstance(hook, EarlyStopping) and was.get("stop_reason") is not None:
-            hook.load_state_dict({**hook.state_dict(), "waited": 0})  # it counts anew, as that of Keras
+            hook.load_state_dict({**hook.state_dict(), "waited": 0})  # reset its counter, as Keras does
     journal = Journal.of(was)
     run.journal.warnings, run.journal.warned = journal.warnings, journal.warned
     run.journal.resumed_at, run.journal.started_from = [*journal.resumed_at, before.step], journal.started_from
@@ -287,13 +287,12 @@ def _carry_on(before: State, run: Run, *, same_data: bool, has_best: bool) -> No
 
 
 class OwnStep:
-    """Hold a step between its gradients and what they change.
+    """Hold a custom step between computing and applying its gradients.
 
     Attributes:
-        gradients: that the optimizer gets, by variable name, where several networks are trained by
-            "<network>/<variable>"; None where the loss does not depend on a variable. Other tensors may be put in their
-            places.
-        losses: scalars by name, "total" among them.
+        gradients: gradients for the optimizer by variable name, or by "<network>/<variable>" if several networks are
+            trained; None if the loss does not depend on a variable. They may be replaced by other tensors.
+        losses: scalars by name, including "total".
         metrics: scalars by name.
     """
 
@@ -308,7 +307,7 @@ class OwnStep:
 
 
 def first_half(state: State, classes: int, x: Any, y: Any, sample_weight: Any) -> OwnStep:
-    """Trace the first half of a step; see `Trainer.compute_gradients`. A classifier has `classes`, others 0."""
+    """Trace the first half of a step; see `Trainer.compute_gradients`. `classes` is 0 unless it classifies."""
     if tf.executing_eagerly():
         raise UserError("compute_gradients was called outside a graph. Expected a function under @tf.function.")
     trainer = state.trainer
@@ -328,7 +327,7 @@ def first_half(state: State, classes: int, x: Any, y: Any, sample_weight: Any) -
 
 
 def _labels(y: tf.Tensor) -> Batch:
-    """Return the entry of a batch that holds labels [batch] or [batch, 1], or shares of classes [batch, classes]."""
+    """Return the batch entry for labels [batch] or [batch, 1], or class probabilities [batch, classes]."""
     if y.shape.rank == 2 and y.shape[1] != 1:
         if y.dtype.is_floating:
             return {SOFT_TARGETS: tf.cast(y, tf.float32)}
@@ -337,7 +336,7 @@ def _labels(y: tf.Tensor) -> Batch:
 
 
 def second_half(state: State, own: OwnStep) -> dict[str, tf.Tensor]:
-    """Trace the rest of a step; see `Trainer.apply_gradients`."""
+    """Trace the second half of a step; see `Trainer.apply_gradients`."""
     trainer, half = state.trainer, own.half
     known = [label(network, name, half.contexts) for network, each in half.contexts.items() for name in each.latent]
     if foreign := [name for name in own.gradients if name not in known]:

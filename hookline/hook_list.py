@@ -1,4 +1,4 @@
-"""The hooks of a trainer: classes, objects, names of configs, those that every run has, and callbacks of Keras."""
+"""The hooks of a trainer: classes, objects, config names, those that every run has, and Keras callbacks."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from hookline.trainer.run.run import Run
 
 ALWAYS = ("fused_batch_norm", "nan_guard", "randomness_guard", "advisor")
-"""Of configs/hooks/default.yaml: what every run has."""
+"""Hooks of configs/hooks/default.yaml that every run has."""
 CHECKPOINT = "checkpoint"
 ON_DISK = ("tensorboard", "pictures", "projector", "metrics_jsonl", CHECKPOINT)
-"""Likewise, of runs that have a directory. Early stopping is for those who ask for it."""
+"""Hooks of the same file for runs that have a directory. Early stopping is used only on request."""
 WRITERS = ("tensorboard", "pictures", "projector", "metrics_jsonl", "csv", "wandb", "mlflow")
 PROGRESS = "progress"
 
@@ -37,12 +37,12 @@ class Maker:
 
     name: str  # of the hook
     make: Callable[[], Hook]  # returns a hook that is not built yet
-    node: dict[str, Any]  # what config.yaml says of it; arguments that are not plain values are left out
-    whole: bool = True  # whether the node has all arguments, so that a hook can be made of it alone
+    node: dict[str, Any]  # its entry in config.yaml; arguments that are not plain values are left out
+    whole: bool = True  # whether the node has all arguments, so that the hook can be rebuilt from it
 
 
 def progress_mode(verbose: Any) -> str | None:
-    """Return the mode of the hook progress, as Keras numbers them; None for no progress."""
+    """Return the mode of the hook `progress` for a Keras `verbose` argument; None for no progress."""
     modes = {"auto": "auto", 0: None, 1: "auto", 2: "plain"}
     if not isinstance(verbose, int | str) or verbose not in modes:
         raise UserError(f"verbose={verbose!r} received. Expected 0, 1, 2 or 'auto'.")
@@ -50,14 +50,14 @@ def progress_mode(verbose: Any) -> str | None:
 
 
 def listed(given: Any) -> list[Any]:
-    """Return one or several as a list; a dict or a text is one."""
+    """Return one or several items as a list; a dict or string is one item."""
     return list(given) if isinstance(given, Iterable) and not isinstance(given, str | Mapping) else [given]
 
 
 def hook_makers(
     given: Sequence[Any], *, on_disk: bool, mode: str | None, restore_best: bool = False
 ) -> dict[str, Maker]:
-    """Return what makes the hooks of a run, by name: those of every run, and those that were given."""
+    """Return the makers of the hooks of a run, by name: those of every run and those given."""
     names = [*ALWAYS, *(ON_DISK if on_disk else (CHECKPOINT,) if restore_best else ())]
     makers = {name: _of_config(name, {}) for name in names}
     if mode is not None:
@@ -101,7 +101,7 @@ def _makers(given: Any, makers: dict[str, Maker]) -> list[Maker]:
 
 
 def _of_config(name: str, options: Mapping[str, Any]) -> Maker:
-    """Return the maker of a hook of the catalogue; options with a target are a whole node, as a run has stored it."""
+    """Return the maker of a hook of the catalogue; options with a target are a whole node, as stored by a run."""
     entries = catalogue()
     kind = next((each.name for each in entries.values() if each.target == options.get(TARGET)), name)
     check_choice("hook", kind, entries)
@@ -123,7 +123,7 @@ def _of_object(hook: Hook, name: str = "") -> Maker:
 
 
 def hook_name(kind: type) -> str:
-    """Return what a hook of a class is called: its name in the catalogue, else that of the class in snake case."""
+    """Return the name for a hook of a class: its name in the catalogue, else the class name in snake case."""
     path = f"{kind.__module__}.{kind.__qualname__}"
     known = next((entry.name for entry in catalogue().values() if entry.target == path), None)
     return known or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", kind.__name__).lower()
@@ -150,13 +150,13 @@ INSTEAD = {
     "TensorBoard": "Trainer(run_dir=...), which writes TensorBoard's files",
     "TerminateOnNaN": "nothing: a step with NaN changes no variable, and ends the run (hookline.hooks.NanGuard)",
 }
-"""What takes the place of callbacks that change training, or that look into `model.fit`."""
+"""Replacements for callbacks that change training or depend on the internals of `model.fit`."""
 OF_BATCHES = tuple(f"on_{kind}batch_{end}" for kind in ("", "train_", "test_", "predict_") for end in ("begin", "end"))
 HISTORY = "history"
 
 
 def check_callbacks(callbacks: Sequence[Any]) -> None:
-    """Refuse callbacks that could not do here what they do in `model.fit`."""
+    """Refuse callbacks that cannot work here as in `model.fit`."""
     for each in callbacks:
         if not isinstance(each, keras.callbacks.Callback):
             raise UserError(f"callbacks has a {type(each).__name__}. Expected keras.callbacks.Callback objects.")
@@ -176,21 +176,21 @@ def check_callbacks(callbacks: Sequence[Any]) -> None:
 
 
 class Watch(HostHook):
-    """Keep what an epoch reported, and pass it on to callbacks."""
+    """Record the values of each epoch, and pass them to callbacks."""
 
     name = HISTORY
     priority = 100
 
     def __init__(self, names: Mapping[str, str]) -> None:
-        """Take other names for values of a report; one that is called "" is left out."""
+        """Set other names for values of a report; a value with the name "" is left out."""
         self.names = dict(names)
         self.callbacks: list[keras.callbacks.Callback] = []
-        self.model: Any = None  # that callbacks see, from the beginning of a fit on
-        self.history: dict[str, list[float]] = {}  # a value an epoch, by the name that Keras gives it
-        self.epochs: list[int] = []  # whose values `history` has, from 0 on
-        self.fits: dict[str, Any] = {}  # what the next fit must know of this one: JSON values
+        self.model: Any = None  # the model that callbacks see; set when a fit begins
+        self.history: dict[str, list[float]] = {}  # a value per epoch, by its name in Keras
+        self.epochs: list[int] = []  # those that `history` has values of, from 0
+        self.fits: dict[str, Any] = {}  # facts that the next fit needs about this one: JSON values
         self._logs: dict[str, float] = {}
-        self.as_given: Callable[[], AbstractContextManager[None]] = nullcontext  # while callbacks see the model
+        self.as_given: Callable[[], AbstractContextManager[None]] = nullcontext  # entered while callbacks run
         self.optimizer: Any = None  # that trains the model
         self._validates = False
         self._listeners = keras.callbacks.CallbackList()
@@ -255,8 +255,8 @@ class Watch(HostHook):
 
     @contextmanager
     def _shown(self) -> Iterator[None]:
-        """Show callbacks the model as it was given, with the optimizer that trains it, as in `model.fit`."""
-        own = vars(self.model)  # Keras would track an attribute that is set
+        """Let callbacks see the model as given, with the optimizer that trains it, as in `model.fit`."""
+        own = vars(self.model)  # with setattr, Keras would track it
         compiled = {key: own[key] for key in ("optimizer",) if key in own}
         own["optimizer"] = self.optimizer
         try:

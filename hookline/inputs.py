@@ -1,4 +1,4 @@
-"""What `fit` takes, as splits of examples: arrays, tensors, dicts of inputs, datasets, our own data."""
+"""Convert what `fit` takes to splits of examples: arrays, tensors, dicts of inputs, datasets, our own data."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ BATCH_SIZE = 32
 """As in Keras."""
 DATASETS = (tf.data.Dataset, keras.utils.PyDataset)
 EVEN = "Expected one length: padded_batch(..., padded_shapes=...) of a dataset, or keras.utils.pad_sequences of lists."
-PATIENCE = 10.0  # seconds of reading without a word
+PATIENCE = 10.0  # seconds of reading before a warning
 
 
 @dataclass(frozen=True)
 class Form:
-    """Say what the model takes and returns, and what becomes of targets."""
+    """Describe what the model takes and returns, and how targets are converted."""
 
-    dtypes: Mapping[str, str] = field(default_factory=dict)  # of inputs by name; empty for float32 and whole numbers
-    classes: int = 0  # outputs of a classifier; 0 where targets may be anything
-    one_hot: bool = False  # whether targets are rows of shares, of which exact one-hot rows become labels
-    names: tuple[str, ...] = ()  # of the outputs that have losses, in their order, where there are several
-    by_name: bool = False  # whether the model returns a dict, whose outputs have no order
-    inputs: Any = None  # of the model, as it takes them
-    rows: Mapping[str, int] = field(default_factory=dict)  # that embeddings of inputs have
-    outputs: Mapping[str, Shape] = field(default_factory=dict)  # shapes by name, the batch first; none if unknown
+    dtypes: Mapping[str, str] = field(default_factory=dict)  # by input name; if empty, floats and uint8 become float32
+    classes: int = 0  # of a classifier; 0 if targets may be anything
+    one_hot: bool = False  # whether targets are class probabilities, which become labels if all are one-hot
+    names: tuple[str, ...] = ()  # of the outputs with losses, in order, if there are several
+    by_name: bool = False  # whether the model returns a dict, so that outputs have no order
+    inputs: Any = None  # of the model, in the structure that it takes
+    rows: Mapping[str, int] = field(default_factory=dict)  # of the embedding that reads each input
+    outputs: Mapping[str, Shape] = field(default_factory=dict)  # shapes by name, batch axis first; empty if unknown
     losses: Mapping[str, Loss] = field(default_factory=dict)  # by output
 
 
@@ -57,9 +57,9 @@ class Examples:
     """Hold examples in memory."""
 
     inputs: Any  # an array, or arrays in a dict, list or tuple: [n, ...] each
-    targets: Any = None  # [n, ...], of several outputs in a dict; None where predictions are all that is wanted
-    weights: np.ndarray | None = None  # how much each example counts: [n]
-    batch_size: int | None = None  # of the dataset that they come from; None for arrays
+    targets: Any = None  # [n, ...], a dict for several outputs; None if only predictions are needed
+    weights: np.ndarray | None = None  # of the examples: [n]
+    batch_size: int | None = None  # of the dataset they come from; None for arrays
 
 
 def training_data(
@@ -72,7 +72,7 @@ def training_data(
     *,
     form: Form,
 ) -> tuple[Data, int]:
-    """Return what to train on, and the batch size: that given, or of the dataset, or 32."""
+    """Return the data to train on and the batch size: as given, else the dataset's, else 32."""
     if isinstance(x, Data):
         _refuse_beside("a Data", y=y, sample_weight=sample_weight, validation_data=validation_data)
         return replace(x, test=None), _batch_size(batch_size, None, x.train)
@@ -106,7 +106,7 @@ def _batch_size(given: Any, of_dataset: int | None, train: Split) -> int:
 
 
 def evaluation_split(x: Any, y: Any, sample_weight: Any, form: Form) -> Split:
-    """Return what to evaluate on: of a `Data` the test split, or the first of the others that it has."""
+    """Return the split to evaluate on; of a `Data`, its test split, else validation, else training."""
     if isinstance(x, Data | Split):
         _refuse_beside(f"a {type(x).__name__}", y=y, sample_weight=sample_weight)
         return x if isinstance(x, Split) else x.test or x.validation or x.train
@@ -122,7 +122,7 @@ def evaluation_split(x: Any, y: Any, sample_weight: Any, form: Form) -> Split:
 
 
 def read_examples(x: Any, y: Any, sample_weight: Any, name: str, form: Form | None = None) -> Examples:
-    """Return examples as arrays, with targets where a form asks for them. A dataset is read once, as a whole."""
+    """Return examples as arrays; with a form, targets are required. A dataset is read once, as a whole."""
     if isinstance(x, DATASETS):
         _refuse_beside("a dataset", y=y, sample_weight=sample_weight)
         examples = _joined(_batches(x, name), name)
@@ -150,7 +150,7 @@ def read_examples(x: Any, y: Any, sample_weight: Any, name: str, form: Form | No
 
 
 def split_of(name: str, examples: Examples, form: Form) -> Split:
-    """Return examples as a split; inputs are cast to what the model takes."""
+    """Return examples as a split; inputs are cast to the dtypes of the model."""
     check_inputs(examples.inputs, form.inputs, form.rows, "validation_data" if name == VALIDATION else "x")
     given = {INPUTS: examples.inputs, TARGETS: examples.targets, SAMPLE_WEIGHTS: examples.weights}
     flat = tf.nest.flatten(examples.inputs)
@@ -169,7 +169,7 @@ def split_of(name: str, examples: Examples, form: Form) -> Split:
 
 
 def model_dtypes(model: keras.Model) -> dict[str, str]:
-    """Return the dtypes of a model's inputs by name, in the order of `tf.nest.flatten`; empty if it does not tell."""
+    """Return the dtypes of a model's inputs by name, in the order of `tf.nest.flatten`; empty if unknown."""
     inputs = getattr(model, "input", None) if hasattr(model, "inputs") and model.inputs else None
     if isinstance(inputs, dict) and all(hasattr(each, "dtype") for each in inputs.values()):
         return {name: inputs[name].dtype for name in sorted(inputs)}
@@ -194,7 +194,7 @@ def _even(rows: Any, name: str) -> np.ndarray:
 
 
 def _check_dense(value: Any, name: str) -> None:
-    """Refuse what is no array: rows of their own lengths, and matrices without their zeros."""
+    """Refuse ragged tensors, and sparse tensors and matrices."""
     remedy = "x.toarray()" if hasattr(value, "toarray") else ""  # of scipy.sparse
     if isinstance(value, tf.RaggedTensor):
         remedy = "x.to_tensor(shape=[None, length])"
@@ -255,13 +255,13 @@ def _with_targets(examples: Examples, form: Form, name: str) -> Examples:
     if targets.dtype.kind in "iu" or (form.classes and (targets == np.floor(targets)).all()):
         loss = form.losses.get(ONE)
         is_column = targets.ndim == 2 and targets.shape[1] == 1 and (loss is None or loss.by_value)
-        flat = targets[:, 0] if is_column else targets  # a function of the user's gets what it gets in Keras
+        flat = targets[:, 0] if is_column else targets  # custom functions get the same shape as in Keras
         return replace(examples, targets=flat.astype(np.int64))
     return replace(examples, targets=targets.astype(np.float32))
 
 
 def _by_output(targets: Any, form: Form, name: str) -> dict[str, np.ndarray]:
-    """Return the targets of several outputs: int64 where they are whole numbers of an integer dtype, else float32."""
+    """Return the targets by output: int64 for an integer dtype, else float32."""
     if isinstance(targets, list):
         if form.by_name:
             raise UserError(f"y is a list, and the model returns a dict. Expected a dict with {', '.join(form.names)}.")
@@ -274,7 +274,7 @@ def _by_output(targets: Any, form: Form, name: str) -> dict[str, np.ndarray]:
 
 
 def _classes(targets: Any, form: Form) -> int:
-    """Return the number of classes; 0 where targets are not labels."""
+    """Return the number of classes; 0 if targets are not labels."""
     if not isinstance(targets, np.ndarray) or targets.ndim != 1 or targets.dtype != np.int64:
         return 0
     if form.classes:
@@ -287,12 +287,12 @@ def _classes(targets: Any, form: Form) -> int:
 
 
 def rows_form(form: Form) -> Form:
-    """Return a form of which one-hot rows stay rows, as beside shares of classes."""
+    """Return a form that keeps one-hot rows as rows, as next to class probabilities."""
     return replace(form, classes=0, one_hot=False)
 
 
 def _rows_of_both(first: Examples, second: Examples) -> tuple[Examples, Examples]:
-    """Return labels as one-hot rows again where the other examples have shares of classes."""
+    """Convert labels back to one-hot rows if the other examples have class probabilities."""
     rows = [each.targets.shape[1] for each in (first, second) if each.targets.ndim == 2]
     if len(rows) != 1:
         return first, second
@@ -314,7 +314,7 @@ def _held_out(given: Any, form: Form) -> Examples | Split | None:
 
 
 def _split_off(train: Split, share: float) -> tuple[Split, Split]:
-    """Return the first examples, and the last ones, as Keras parts them."""
+    """Return the first and the last examples, split as Keras does."""
     end = math.floor(train.size * (1.0 - share))
     if not 0 < share < 1 or not 0 < end < train.size:
         raise UserError(f"validation_split={share!r} received. Expected a share between 0 and 1 that leaves examples.")
@@ -333,7 +333,7 @@ def _batches(dataset: Any, name: str) -> Iterable[Any]:
 
 
 def _announced(dataset: tf.data.Dataset, name: str) -> Iterator[Any]:
-    """Yield the batches of a dataset whose end may be unknown, with one warning if reading takes long."""
+    """Yield the batches of a dataset of possibly unknown length, with one warning if reading takes long."""
     late = time.monotonic() + PATIENCE
     for number, batch in enumerate(dataset):
         if time.monotonic() > late:
@@ -363,7 +363,7 @@ def _joined(batches: Iterable[Any], name: str) -> Examples:
 
 
 def _concatenated(arrays: Sequence[Any], name: str) -> np.ndarray | None:
-    """Return the arrays of all batches as one; None where there are none."""
+    """Return the arrays of all batches as one; None if there are none."""
     if arrays[0] is None:
         return None
     shapes = sorted({each.shape[1:] for each in arrays})

@@ -1,4 +1,4 @@
-"""A run on disk as a trainer."""
+"""Load a run from disk as a trainer."""
 
 from __future__ import annotations
 
@@ -47,28 +47,28 @@ def load(
     networks: Mapping[str, keras.Model] | None = None,
     objectives: Sequence[Objective] = (),
 ) -> Trainer:
-    """Return the trainer of a run: of `Trainer(run_dir=...)`, or of the command line.
+    """Load the trainer of a run that was made by `Trainer(run_dir=...)` or from the command line.
 
-    It evaluates, predicts, and has the shipped `model`; one from Python continues with `fit`. Inputs are what the
-    network takes: a run of the command line prepared them by its `data`.
+    It evaluates, predicts and has the shipped `model`; a Python run can also continue with `fit`. Pass inputs in the
+    form that the network takes: a command line run prepared them by its `data` config.
 
     Args:
-        run_dir: directory of the run.
-        checkpoint: "best" or "last"; None for the last of a run of Python, and for the best of another one.
-        plugins: packages of code that a run of the command line uses, if you trust them.
-        model: the model of a run of Python, where it has classes of your own; its weights are replaced.
-        optimizer: likewise.
-        loss: likewise.
-        metrics: likewise.
-        hooks: all hooks of a run of Python, where some are your own or have arguments that are not plain values.
-        networks: of a run of several networks.
-        objectives: likewise.
+        run_dir: the run directory.
+        checkpoint: "best" or "last"; None for the last of a Python run, and the best, else last, of a command line run.
+        plugins: names of code packages that a command line run uses; only those that you trust.
+        model: the model of a Python run, needed if it has custom classes; its weights are replaced.
+        optimizer: the optimizer of a Python run, needed if it is custom or excludes variables from weight decay.
+        loss: the loss of a Python run, needed if it is custom.
+        metrics: the metrics of a Python run, needed if some are custom.
+        hooks: all hooks of a Python run, needed if some are custom or have arguments that are not plain values.
+        networks: the networks of a Python run of several networks, by name.
+        objectives: the objectives of a Python run of several networks.
 
     Returns:
-        Trainer.
+        A `Trainer` with the state of the checkpoint.
 
     Raises:
-        UserError: no such run or checkpoint, or parts that only you can give. It is a ValueError.
+        UserError: no such run or checkpoint, or a part that must be passed is missing. UserError is a ValueError.
     """
     directory = user_path(run_dir, KEY)
     config = read_stored(str(directory), KEY)
@@ -97,20 +97,20 @@ def load(
 
 
 def _rebuilt(directory: Path, record: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts of a run of one network, as given or as its record has them."""
+    """Return the parts of a run with one network, as given or rebuilt from its record."""
     if MODEL not in (record.get("paths") or {MODEL}):
         raise UserError(f"'{directory}' is a run of several networks. Expected networks=, objectives= and optimizer=.")
     return {key: rebuilt_part(record.get(key), key) if each is None else each for key, each in given.items()}
 
 
 def _settings(section: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the section `trainer` of a config as `Trainer` takes it."""
+    """Return the `trainer` section of a config as keyword arguments of `Trainer`."""
     kept = trainer_settings({}).keys() - {*OF_FIT, *OF_COMMAND_LINE}
     return {key: value for key, value in section.items() if key in kept and value not in (None, "")}
 
 
 def _check_hooks(directory: Path, *configs: dict[str, Any]) -> None:
-    """Refuse other hooks than the run's, on which depends what it predicts and ships."""
+    """Refuse hooks that differ from the run's: its predictions and shipped weights depend on them."""
     known = [yaml.safe_load(config_text(each))["hooks"] for each in configs]
     ours = {*ALWAYS, *ON_DISK}
     settings = spread_settings([{"hooks": {k: v for k, v in each.items() if k not in ours}} for each in known])
@@ -118,7 +118,7 @@ def _check_hooks(directory: Path, *configs: dict[str, Any]) -> None:
 
 
 def _hooks(config: Mapping[str, Any], record: Mapping[str, Any]) -> list[Any]:
-    """Return the hooks of a run as `Trainer` takes them."""
+    """Return the hooks of a run in the form that `Trainer` takes."""
     found: list[Any] = [{name: None} for name in (*ALWAYS, *ON_DISK) if name not in config["hooks"]]
     for name, node in config["hooks"].items():
         if not record["hooks"].get(name, False):
@@ -128,11 +128,11 @@ def _hooks(config: Mapping[str, Any], record: Mapping[str, Any]) -> list[Any]:
 
 
 def _restore(trainer: Trainer, directory: Path, tag: str, init_from: str | None) -> None:
-    """Build networks and hooks without data, and give them the values of a checkpoint."""
+    """Build networks and hooks without data, and restore their values from a checkpoint."""
     checkpoint = CheckpointStore(directory / "checkpoints").load_sound(tag)
     states = checkpoint.state["hooks"]
     fit, spec = states[HISTORY]["fit"], trainer._spec
-    spec.init_from = init_from  # so that its config is that of the run; the weights are the checkpoint's
+    spec.init_from = init_from  # so that the config equals the run's; the weights come from the checkpoint
     data = _stand_in(spec, fit)
     pace = SimpleNamespace(steps_per_epoch=fit["steps_per_epoch"], batch_size=fit["batch_size"])
     blueprint = spec.blueprint(data, fit, spec.config())
@@ -152,7 +152,7 @@ def _restore(trainer: Trainer, directory: Path, tag: str, init_from: str | None)
 
 
 def _stand_in(spec: Spec, fit: Mapping[str, Any]) -> Data:
-    """Return one example of zeros, in the structure that the run's data had."""
+    """Return one example of zeros in the structure of the run's data."""
     if fit["input_shape"]:
         inputs: Any = np.zeros([1, *fit["input_shape"]], np.float32)
     elif INPUTS in fit:

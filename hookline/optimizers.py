@@ -1,4 +1,4 @@
-"""Optimizers of a trainer: as they were given, and copies for further fits."""
+"""Optimizers of a trainer: resolved from its arguments, and copied for further fits."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from hookline.trainer.network import inner_of
 from hookline.trainer.rate_schedules import ScaledRate
 
 FUSED = {each.__name__.lower(): each for each in (Adam, AdamW, RMSprop, SGD)}
-"""What configs/optimizer has under these names: Keras's formulas, one kernel a variable."""
+"""The optimizers of configs/optimizer by these names: the formulas of Keras, one kernel per variable."""
 EXCLUSIONS = ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern")
 
 
 def resolve_optimizer(given: Any) -> keras.optimizers.Optimizer:
-    """Return an optimizer; a schedule in it can be lowered afterwards."""
+    """Return an optimizer with any learning rate schedule wrapped, so that it can be lowered later."""
     if isinstance(given, str) and given.lower() in FUSED:
         return FUSED[given.lower()]()
     if isinstance(given, str):
@@ -38,7 +38,7 @@ def resolve_optimizer(given: Any) -> keras.optimizers.Optimizer:
 
 
 def check_new(optimizer: keras.optimizers.Optimizer, variables: Iterable[keras.Variable]) -> None:
-    """Refuse an optimizer that has made steps, or was built for others than these variables."""
+    """Refuse an optimizer that has made steps or was built for other variables."""
     own, inner = {id(each) for each in variables}, inner_of(optimizer)
     if inner.built and (inner._iterations.numpy() or any(id(each) not in own for each in inner._trainable_variables)):
         raise UserError(
@@ -59,7 +59,7 @@ def resolve_optimizers(given: Any, models: Mapping[str, keras.Model]) -> dict[st
 
 
 def config_of(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
-    """Return an optimizer's config, which holds a schedule itself: one of the user's may have no `get_config`."""
+    """Return an optimizer's config with the schedule object itself, since a custom one may lack `get_config`."""
     inner = inner_of(optimizer)
     rate = inner._learning_rate
     if not isinstance(rate, ScaledRate):
@@ -74,11 +74,11 @@ def config_of(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
 
 
 def copied(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
-    """Return an optimizer of the same settings, not built, that has its steps and its rate in common with another."""
+    """Return an unbuilt optimizer with the same settings, which shares the step count and learning rate."""
     config = config_of(optimizer)
     copy = type(optimizer).from_config(config)
     told, new = vars(inner_of(optimizer)), inner_of(copy)
-    for name in ("_iterations", "_learning_rate"):  # so that both are set at once
+    for name in ("_iterations", "_learning_rate"):  # setting one sets both
         if isinstance(told[name], keras.Variable):
             new._untrack_variable(vars(new)[name])
             new._track_variable(told[name])

@@ -1,4 +1,4 @@
-"""What trainings return, and the command line as a function: compose the config, check it, train."""
+"""Results of training, and the command line as a function: compose the config, check it, train."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 METRICS = "metrics.jsonl"
 CONFIG_FLAGS = ("--config-dir", "-cd", "--config-name", "-cn")
-"""Flags that say where configs lie; all others show something, or make several runs."""
+"""Flags that locate configs; all others display something or start several runs."""
 
 Reports = dict[str, dict[str, list[float]]]
-"""By split, then by name. "step" is a name in each split; the values of the others belong to its steps, one each."""
+"""By split, then by name. Each split has the name "step": its entries are the steps of the other values."""
 
 
 @dataclass(frozen=True, repr=False)
 class History:
-    """Hold a value an epoch of each loss and metric, as `keras.callbacks.History` does.
+    """Hold the value of each loss and metric per epoch, as `keras.callbacks.History` does.
 
     Attributes:
         history: values by name: "loss", "accuracy", "val_loss", "val_accuracy".
-        epoch: which epochs of the trainer these are, from 0 on.
-        summary: what summary.json of a run says: "digest", "steps", "status", "hooks" and more.
+        epoch: numbers of these epochs, counted from 0 over all fits of the trainer.
+        summary: contents of summary.json of a run: "digest", "steps", "status", "hooks" and more.
     """
 
     history: dict[str, list[float]] = field(default_factory=dict)
@@ -47,17 +47,17 @@ class History:
 
 @dataclass(frozen=True, repr=False)
 class RunResult:
-    """Hold what a run has made.
+    """Hold the results of a run.
 
     Attributes:
-        summary: what summary.json holds: status, best and final values, test metrics, sizes, digest.
-        history: the reports of metrics.jsonl, as `history["validation"]["loss/total"]`, beside
-            `history["validation"]["step"]`. NaN stands where a report has no finite value of that name. Empty without
-            the hook `metrics_jsonl`.
-        networks: the networks by name, Keras models, as they were trained: with latent weights, and with the layers
-            that hooks inserted. They have the weights that were tested: those of the best checkpoint, or the last ones
-            where there is none, or where nothing was tested.
-        directory: of the run.
+        summary: contents of summary.json: status, best and final values, test metrics, sizes, digest.
+        history: the reports of metrics.jsonl, such as `history["validation"]["loss/total"]` at the steps
+            `history["validation"]["step"]`; NaN if a report has no finite value of that name. Empty without the hook
+            `metrics_jsonl`.
+        networks: Keras models by network name, as trained: with latent weights, and with the layers that hooks
+            inserted. The weights are those that were tested: of the best checkpoint, or the last ones if there is none
+            or nothing was tested.
+        directory: the run directory.
     """
 
     summary: dict[str, Any]
@@ -71,20 +71,20 @@ class RunResult:
 
 
 def run(*overrides: str) -> RunResult:
-    """Train as `hookline train` does, in this process, and return what was made.
+    """Train as `hookline train` does, in this process, and return the results.
 
-    A run that reached `trainer.max_seconds` returns, too: its summary says "paused", and `resume=` continues it.
+    A run that reaches `trainer.max_seconds` returns, too: its summary has the status "paused"; `resume=` continues it.
 
     Args:
-        overrides: arguments of the command line, one each: "recipe=bnn", "seed=1", or "resume=runs/first".
+        overrides: command line arguments, one per string: "recipe=bnn", "seed=1", or "resume=runs/first".
 
     Returns:
         Summary, history, networks and directory of the run.
 
     Raises:
-        UserError: a mistake in the overrides or the data: the line that the command line prints. It is a ValueError.
+        UserError: a mistake in the overrides or the data; the message is what the command line prints. A ValueError.
         NonFiniteError: training produced NaN or infinity.
-        UnsavedError: the run is over, and its last or best state is not on the disk.
+        UnsavedError: the run has ended, but its last or best state is not on disk.
         KeyboardInterrupt: Ctrl-C or SIGTERM ended the run; it is saved, and can be resumed.
     """
     from hookline.train import DONE, check, execute_job, interrupted_code, unnamed_hook
@@ -104,7 +104,7 @@ def run(*overrides: str) -> RunResult:
         raise
     except KeyboardInterrupt as error:
         ended: Outcome | None = getattr(error, "outcome", None)
-        if ended is None or interrupted_code(error) != DONE:  # it is done where the run's own time was over
+        if ended is None or interrupted_code(error) != DONE:  # done if it reached its own time limit
             raise
         outcome = ended
     directory = outcome.directory
@@ -115,7 +115,7 @@ def run(*overrides: str) -> RunResult:
 
 
 def _complete_run(directory: Path, summary: dict[str, Any]) -> Run | None:
-    """Return a run that was complete before, as its test left it; None where it kept no checkpoint."""
+    """Return a run that was already complete, with the tested weights; None if it kept no checkpoint."""
     from hookline.trainer.run.finished import LAST, read_config, restore
     from hookline.trainer.run.machine import kept_seeds
 

@@ -1,4 +1,4 @@
-"""The door for Python: a trainer over a model that is in memory."""
+"""The entry point for Python: a trainer for a model in memory."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from hookline.trainer.run.directory import check_initial
 class Trainer:
     """Train a Keras model with hooks, evaluate and ship it.
 
-    `fit` trains the variables of the model that was given, in place, as Keras does: these are the latent weights. What
-    hooks make of them (masks, bits, averages) is what `evaluate`, `predict`, `model` and `export` use. The structure of
-    the model that was given stays as it is.
+    `fit` trains the variables of the given model in place, as Keras does: they are the latent weights. `evaluate`,
+    `predict`, `model` and `export` use the shipped weights, to which hooks have applied masks, bits and averages. The
+    structure of the given model does not change.
     """
 
     def __init__(
@@ -50,28 +50,29 @@ class Trainer:
         objectives: Sequence[Objective] = (),
         **settings: Any,
     ) -> None:
-        """Take what is trained; nothing is built yet.
+        """Store the model and the settings; nothing is built yet.
 
         Args:
             model: any built Keras 3 model with one output [batch, ...], or several in a dict or list.
-            optimizer: a name, or a Keras optimizer, also with a schedule; of `networks` one each by name, or a name.
+            optimizer: a name or a Keras optimizer, also with a schedule; for `networks` a name or {name: optimizer}.
             loss: a name, a `keras.losses.Loss`, or a function (y_true, y_pred) of float32 [batch, ...] that returns
-                one value for each example; of several outputs {name: loss}. Cross-entropies are computed from logits:
-                a final softmax or sigmoid is taken off in training and is there in all that is shipped.
-            metrics: names, `keras.metrics.Metric` objects, or functions like a loss. Of several outputs: {name: list}.
-            hooks: hook objects, classes, names of configs, {name: object} or {name: options}; {name: None} removes a
-                default one. An object is a template: each fit trains with a new one of its arguments. A host hook is
-                used itself.
-            seed: everything random follows from it, but for the weights, which the model has already.
+                one value per example; a dict {output: loss} for several outputs. Cross-entropies are computed from
+                logits: a final softmax or sigmoid is removed for training, and present in everything that is shipped.
+            metrics: names, `keras.metrics.Metric` objects, or functions as for `loss`; a dict {output: list} for
+                several outputs.
+            hooks: hook objects, classes, config names, {name: object} or {name: options}; {name: None} removes a
+                default hook. An object is a template: each fit makes a new hook with the same arguments. A host hook
+                object is used itself.
+            seed: seeds everything random except the initial weights, which the model already has.
             run_dir: a new directory for checkpoints, curves and summary.json; None writes nothing.
-            init_from: a run, or a .keras, .h5 or .safetensors file, whose weights the first fit starts from.
-            loss_weights: factors of the losses of several outputs, by name or in a list.
-            networks: several models by name, in the place of `model`.
-            objectives: what a step minimizes, in the place of `loss`.
-            **settings: of the section `trainer` of a config, such as accumulation_steps=4.
+            init_from: a run, or a .keras, .h5 or .safetensors file, to load the initial weights of the first fit from.
+            loss_weights: factors of the losses of several outputs, by output name or in a list.
+            networks: several models by name, instead of `model`.
+            objectives: the objectives that a step minimizes, instead of `loss`.
+            **settings: settings of the `trainer` section of a config, such as accumulation_steps=4.
 
         Raises:
-            UserError: something that cannot be trained, in one line. It is a ValueError.
+            UserError: an invalid argument; the message is one line. UserError is a ValueError.
         """
         models = checked_models(model, networks)
         _check_given(loss, objectives, networks, seed, init_from)
@@ -93,10 +94,10 @@ class Trainer:
         self._spec.choose_hooks(None)
         self._state: State | None = None
         self._kept: Shipped | None = None
-        self._fixed = ""  # why training is refused; empty where it is not
+        self._fixed = ""  # why training is refused; empty if it is allowed
 
     def __repr__(self) -> str:
-        """Return the networks, the hooks that were asked for, and how far training is."""
+        """Return the networks, the requested hooks, the number of steps, and the run directory."""
         sizes = ", ".join(f"{model.name} ({model.count_params():,} weights)" for model in self._spec.models.values())
         hidden = {*ALWAYS, *ON_DISK, PROGRESS, HISTORY}
         own = ", ".join(name for name in self._spec.makers if name not in hidden) or "none"
@@ -105,12 +106,12 @@ class Trainer:
 
     @property
     def step(self) -> int:
-        """Return how many steps were made."""
+        """Return the number of steps made so far."""
         return 0 if self._state is None else self._state.step
 
     @property
     def hooks(self) -> dict[str, Any]:
-        """Return the hooks at work, by name; empty before the first fit."""
+        """Return the hooks in use, by name; empty before the first fit."""
         return {} if self._state is None else {hook.name: hook for hook in self._state.hooks}
 
     @property
@@ -126,13 +127,13 @@ class Trainer:
 
     @property
     def model(self) -> keras.Model:
-        """Return a plain Keras model with the weights that are shipped: masks, bits and averages, and no hook.
+        """Return a plain Keras model with the shipped weights: with masks, bits and averages applied, without hooks.
 
-        It shares nothing with the model that was given, ends as that one does, and is saved and loaded with Keras
-        alone. It stands until the next fit.
+        It shares nothing with the given model, has the same final activation, and is saved and loaded with Keras alone.
+        It is valid until the next fit.
 
         Raises:
-            UserError: nothing was trained yet, or there are several networks: see `models`.
+            UserError: nothing has been trained yet, or there are several networks; see `models`.
         """
         name = self._name(None)
         with self._spec.working():
@@ -155,37 +156,36 @@ class Trainer:
         restore_best: bool = False,
         max_seconds: float | None = None,
     ) -> History:
-        """Train, and return the values of each epoch.
+        """Train, and return the losses and metrics of each epoch.
 
-        A second call continues: with weights, the optimizer's state, the step count and the hooks' state. Hooks keep
-        the schedule that they laid out for the first call. Ctrl-C ends training after the present steps, keeps what was
-        trained, and returns.
+        A second call continues training: with the weights, the optimizer state, the step count and the hook state.
+        Hooks keep the schedules that they laid out for the first call. Ctrl-C stops training after the current steps,
+        keeps the trained weights, and returns.
 
         Args:
             x: inputs [n, ...]: an array, a tensor, a dict or list of them; or a `tf.data.Dataset` or
-                `keras.utils.PyDataset` of batches, read once into memory; or a `Data` or `Split` of this project. Every
-                example comes once an epoch, in an order of the seed's. Inputs are cast to what the model takes.
-            y: targets [n, ...]: labels as integers [n] or [n, 1], one-hot rows, or float32 values; None where x holds
-                them.
+                `keras.utils.PyDataset` of batches, read once into memory; or a Hookline `Data` or `Split`. Each epoch
+                visits every example once, in an order determined by the seed. Inputs are cast to the model's dtypes.
+            y: targets [n, ...]: labels as integers [n] or [n, 1], one-hot rows, or float32 values; None if x has them.
             validation_data: (x, y), (x, y, sample_weight), a dataset or a `Split`; evaluated after each epoch.
-            validation_split: the share at the end of the arrays that is held out in its place.
-            epochs: passes over the examples, beside those that were made before; in a first fit, `resume` may raise it.
-            batch_size: examples a step; None for the dataset's own, else 32.
-            sample_weight: float [n], how much each example counts.
-            class_weight: how much the loss of each class weighs, by label, 1 for those left out; or "balanced".
-            callbacks: of Keras, with stages of epochs and of training. They see the model that was given.
-            verbose: 0 for no progress, 1 for a bar, 2 for lines, "auto" for what the output can show.
-            resume: whether to resume in `run_dir` where a fit was ended or killed, to the bits of one that was not. The
-                model, the data and the other arguments must be as they were. Without a run there, a new one begins.
-            restore_best: whether the weights are those of the best evaluation at the end, not the last ones.
-            max_seconds: wall time after which training ends as by Ctrl-C; None for no limit.
+            validation_split: the fraction of x and y, at their end, to hold out instead of `validation_data`.
+            epochs: passes over the examples, in addition to earlier ones; may be raised when a first fit is resumed.
+            batch_size: examples per step; None for that of the dataset, else 32.
+            sample_weight: float [n], the weight of each example.
+            class_weight: the weight of each class in the loss, by label, 1 for labels left out; or "balanced".
+            callbacks: Keras callbacks with methods for epochs and training only. They see the given model.
+            verbose: 0 for no progress, 1 or "auto" for a bar on a terminal and lines elsewhere, 2 for lines.
+            resume: whether to resume a stopped or killed fit in `run_dir`, bit-identical to an uninterrupted run. The
+                model, the data and the other arguments must be unchanged. Without a run there, a new one begins.
+            restore_best: whether to end with the weights of the best evaluation instead of the last ones.
+            max_seconds: wall time in seconds after which training stops as with Ctrl-C; None for no limit.
 
         Returns:
-            History: `history` has "loss", the metrics, and with "val_" before them those of the validation data.
+            History: `history` has "loss" and the metrics; those of the validation data have the prefix "val_".
 
         Raises:
-            UserError: a mistake in what was given, in one line. It is a ValueError.
-            NonFiniteError: a step gave NaN or infinity; nothing of it was written.
+            UserError: an invalid argument; the message is one line. UserError is a ValueError.
+            NonFiniteError: a step produced NaN or infinity; its update was not applied.
         """
         callbacks = listed(callbacks or ())
         if y is None and isinstance(x, list) and any(isinstance(each, tuple) for each in x):
@@ -240,13 +240,13 @@ class Trainer:
         return History({name: each for name, each in values.items() if each}, watch.epochs[first:], summary)
 
     def prepare(self, x: Any, y: Any = None, *, epochs: int = 1, batch_size: int | None = None) -> None:
-        """Build hooks and optimizers for steps of one's own, and train nothing; see `compute_gradients`.
+        """Build hooks and optimizers for custom steps, without training; see `compute_gradients`.
 
         Args:
             x: as for `fit`.
-            y: likewise.
-            epochs: over how many hooks lay out their schedules.
-            batch_size: examples a step; None for the dataset's own, else 32.
+            y: as for `fit`.
+            epochs: the number of epochs over which hooks lay out their schedules.
+            batch_size: examples per step; None for that of the dataset, else 32.
 
         Raises:
             UserError: see `fit`.
@@ -260,20 +260,20 @@ class Trainer:
     def evaluate(
         self, x: Any = None, y: Any = None, *, sample_weight: Any = None, batch_size: int | None = 256
     ) -> dict[str, float]:
-        """Return the losses and metrics of some examples, with what is shipped.
+        """Return the losses and metrics of the shipped model on some examples.
 
         Args:
-            x: inputs [n, ...], a dataset, a `Data` (its test split) or a `Split`; see `fit`.
-            y: targets [n, ...], of several outputs in a dict; None where x holds them.
-            sample_weight: float [n]; None for all alike.
-            batch_size: examples at a time, None for 32; it changes no value but by rounding. A model that draws random
-                numbers in inference draws the same ones for each batch.
+            x: inputs [n, ...], a dataset, a `Data` (its test split, if any) or a `Split`; see `fit`.
+            y: targets [n, ...], a dict for several outputs; None if x has them.
+            sample_weight: float [n]; None for equal weights.
+            batch_size: examples per batch, None for 32; it changes values only by rounding. A model that draws random
+                numbers at inference draws the same ones for each batch.
 
         Returns:
-            "loss" and the metrics, by name.
+            "loss" and the metrics: floats by name.
 
         Raises:
-            UserError: nothing was trained yet, or examples that do not fit.
+            UserError: nothing has been trained yet, or the examples do not fit the model.
         """
         shipped = self._shipped
         with self._spec.working():
@@ -282,18 +282,18 @@ class Trainer:
         return self._trained.watch.named(values)
 
     def predict(self, x: Any, *, network: str | None = None, batch_size: int | None = 256) -> Any:
-        """Return the outputs of the model for some examples, with what is shipped.
+        """Return the outputs of the shipped model for some examples.
 
         Args:
-            x: inputs [n, ...], as for `fit`; of a dataset of pairs the inputs.
-            network: its name; None for the only one.
-            batch_size: examples at a time, None for 32. Random numbers of the model differ from batch to batch.
+            x: inputs [n, ...], as for `fit`; the targets in a dataset of pairs are not used.
+            network: the name of the network; None if there is only one.
+            batch_size: examples per batch, None for 32. Random numbers of the model differ from batch to batch.
 
         Returns:
-            A NumPy array [n, ...], such as probabilities float32 [n, classes]; of several outputs in their structure.
+            A NumPy array [n, ...], such as probabilities float32 [n, classes]; several outputs keep their structure.
 
         Raises:
-            UserError: nothing was trained yet, or no such network.
+            UserError: nothing has been trained yet, or there is no such network.
         """
         name = self._name(network)
         with self._spec.working():
@@ -309,22 +309,22 @@ class Trainer:
         y: Any = None,
         **options: Any,
     ) -> Path:
-        """Write the model for other programs, once it is certain that the file is as good as the trainer.
+        """Write the shipped model for other programs, after checking that the file is as good as the trainer.
 
         Args:
-            path: file, or directory of a SavedModel, with the ending of the format.
+            path: file, or directory of a SavedModel, with the extension of the format.
             format: "keras", "saved_model", "litert", "onnx", "packed" or "sparse".
-            network: its name; None for the only one.
-            x: examples to compare on; None for the validation data, or training examples, of the latest fit. A loaded
-                run of Python needs them; int8=True takes its ranges from them.
+            network: the name of the network; None if there is only one.
+            x: examples to compare on; None for the validation data of the latest fit, else training examples. Required
+                for a loaded Python run, where int8=True also takes its ranges from them.
             y: their targets.
-            **options: as scripts/export.py takes them: int8=True, codebook=5, tolerance=0.01, overwrite=True.
+            **options: options of scripts/export.py, such as int8=True, codebook=5, tolerance=0.01, overwrite=True.
 
         Returns:
             The path that was written.
 
         Raises:
-            UserError: no such format or option, a place that is taken, or a network that the format cannot hold.
+            UserError: an unknown format or option, a path that exists, or a network that the format cannot hold.
         """
         name = self._name(network)
         with self._spec.working():
@@ -333,35 +333,35 @@ class Trainer:
 
     @tf.autograph.experimental.do_not_convert
     def compute_gradients(self, x: tf.Tensor, y: tf.Tensor, sample_weight: tf.Tensor | None = None) -> OwnStep:
-        """Return the first half of a step: losses, and the gradients after every hook's `transform_gradients`.
+        """Compute the first half of a custom step: losses, and gradients after every hook's `transform_gradients`.
 
-        For a step of one's own, inside a `tf.function` that is made after the latest `prepare` or `fit`; the page
-        hookline/README.md has an example. Call it once for each `apply_gradients`.
+        Call it inside a `tf.function` that is made after the latest `prepare` or `fit`, once for each
+        `apply_gradients`; hookline/README.md has an example.
 
         Args:
             x: inputs [batch, ...], as the model takes them.
-            y: targets [batch, ...], as `fit` takes them; rows of floats are shares of classes, one-hot or not.
-            sample_weight: float32 [batch]; None for all alike.
+            y: targets [batch, ...], as `fit` takes them; float rows are class probabilities, one-hot or not.
+            sample_weight: float32 [batch]; None for equal weights.
 
         Returns:
-            OwnStep: `gradients` by variable name, which may be changed, `losses` and `metrics`. Where an objective
+            OwnStep: `gradients` by variable name, which may be changed, `losses` and `metrics`. If the objective
                 trains several networks, the names are "<network>/<variable>".
 
         Raises:
-            UserError: nothing is built yet, it was called outside a graph, or for several objectives or updates.
+            UserError: nothing is built yet, the call is outside a graph, or there are several objectives or updates.
         """
         with self._spec.ending(as_given=False):
             return first_half(self._trained, self._spec.form.classes, x, y, sample_weight)
 
     @tf.autograph.experimental.do_not_convert
     def apply_gradients(self, half: OwnStep) -> dict[str, tf.Tensor]:
-        """Make the rest of a step: hooks' updates, vetoes, the optimizer, projections; the step count goes up by one.
+        """Finish the step: hook updates, vetoes, the optimizer, projections. Unless discarded, it counts as a step.
 
         Args:
-            half: as `compute_gradients` returned it, in the same `tf.function`.
+            half: the result of `compute_gradients` in the same `tf.function`.
 
         Returns:
-            Losses, metrics and what hooks measure: float32 scalars, by the names of reports. Of a step that a hook
+            Losses, metrics and hook measurements: float32 scalars by their names in reports. For a step that a hook
             discarded they are NaN, and "held_back" is 1.0, else 0.0.
         """
         return second_half(self._trained, half)
@@ -385,7 +385,7 @@ class Trainer:
         return self._kept
 
     def _name(self, network: str | None) -> str:
-        """Return the name of a network, of the only one where none is given."""
+        """Return the name of a network, by default that of the only one."""
         models = self._spec.models
         if network is None and len(models) > 1:
             raise UserError(f"There are several networks: {', '.join(models)}. Expected network= or models.")

@@ -1,4 +1,4 @@
-"""What is shipped: evaluations, predictions, the plain model and exports, each with what the hooks promise."""
+"""The shipped model: evaluations, predictions, the plain model and exports, all with the hooks applied."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from hookline.trainer.run.views import HeldOut
 from hookline.trainer.step.evaluate import Evaluator
 
 COMPARED = 1024
-"""How many training examples an export is compared on where no others are known."""
+"""Number of training examples that an export is compared on if there is no held-out split."""
 
 
 class Feed:
-    """Give batches to a graph that may have been traced for other examples of the same shapes."""
+    """Feed batches to a graph that may have been traced with other examples of the same shapes."""
 
     def __init__(self, batches: EvaluationBatches) -> None:
         self.batches = batches
@@ -41,7 +41,7 @@ class Feed:
         self.key = f"{batches.split.size} {specs}"
 
     def batch(self, index: tf.Tensor) -> Batch:
-        """Return one batch, read by Python."""
+        """Return one batch, read in Python."""
         like = tf.nest.flatten(self._like)
         read = tf.py_function(
             lambda each: tf.nest.flatten(self.batches.batch(each)), [index], [each.dtype for each in like]
@@ -52,7 +52,7 @@ class Feed:
 
 
 class Shipped:
-    """Make what a trainer ships; it holds until the next fit."""
+    """Evaluate, predict with and export the shipped model of a trainer; valid until the next fit."""
 
     def __init__(self, state: State, form: Form) -> None:
         self.state, self._form = state, form
@@ -79,9 +79,9 @@ class Shipped:
         return self._models[network][1]
 
     def evaluate(self, split: Split, batch_size: int | None, *, arrays: bool) -> dict[str, float]:
-        """Return losses and metrics of a split, by the names of reports.
+        """Return the losses and metrics of a split, by their names in reports.
 
-        Arrays may be others in each call; a split of the user's is the same object, and may read files in the graph.
+        Arrays may differ in each call; a user's split is recognized by identity, and may read files in the graph.
         """
         batch_size = BATCH_SIZE if batch_size is None else batch_size
         feed = Feed(EvaluationBatches(split, batch_size=batch_size, placement="host" if arrays else "auto"))
@@ -94,7 +94,7 @@ class Shipped:
         return evaluator.run(self.state.weights_step)
 
     def predict(self, x: Any, network: str, batch_size: int | None) -> Any:
-        """Return the outputs of a network for examples, as arrays in their structure."""
+        """Return the outputs of a network for examples, as arrays in the structure of the outputs."""
         size = BATCH_SIZE if batch_size is None else check_integer("batch_size", batch_size)
         if isinstance(x, Data | Split):
             split = evaluation_split(x, None, None, self._form)
@@ -106,13 +106,13 @@ class Shipped:
         seeds = {name: tf.convert_to_tensor(owner.variables[name].value) for name in owner.seed_names}
         for start in range(0, len(rows), size):
             inputs = source.gather(tf.constant(rows[start : start + size]))["inputs"]
-            # Each batch takes the seeds that the one before left, for other draws; those of the model do not change.
+            # Each batch continues from the seeds of the previous one, so draws differ; the model's own stay unchanged.
             found, seeds = self._function(network, inputs, seeds)(step, inputs, seeds)
             outputs.append(tf.nest.map_structure(lambda each: each.numpy(), found))
         return tf.nest.map_structure(lambda *each: np.concatenate(each), *outputs)
 
     def _function(self, network: str, inputs: Any, seeds: dict[str, tf.Tensor]) -> Any:
-        """Return what computes outputs, traced once for inputs of a form."""
+        """Return the function that computes outputs, traced once per input signature."""
         specs = tf.nest.map_structure(lambda each: tf.TensorSpec([None, *each.shape[1:]], each.dtype), inputs)
         key = f"{network} {specs}"
         if key not in self._functions:
@@ -137,7 +137,7 @@ class Shipped:
     def export(
         self, path: str | Path, name: str, network: str, split: Split | None, options: Mapping[str, Any]
     ) -> Path:
-        """Write a network in a format, once it is certain that the file is as good as the network."""
+        """Write a network in a format, after checking that the file is as good as the network."""
         form = FORMATS[check_choice("format", name, FORMATS)]
         known = {"overwrite", "tolerance", *form.options}
         for option in options:
@@ -151,7 +151,7 @@ class Shipped:
         return place
 
     def _compared(self, split: Split | None) -> Run:
-        """Return the run with a test split, or what exports use of one that was loaded."""
+        """Return the run with a test split; of a loaded run, the parts that exports use."""
         run = self.state.run
         if run is None:
             return self._loaded(split)
@@ -163,12 +163,12 @@ class Shipped:
         return replace(run, held_out=held_out, step=self.state.weights_step, checkpoint=self.state.checkpoint)
 
     def _loaded(self, split: Split | None) -> Run:
-        """Return what exports use of a run of Python that was loaded, whose examples are not known."""
+        """Return the parts of a loaded Python run that exports use; its own examples are not known."""
         if split is None:
             raise UserError("A loaded run has no examples to compare the file on. Expected x= and y=.")
         state, fit, test = self.state, self.state.watch.fits, replace(split, name="test")
         run = SimpleNamespace(trainer=state.trainer, step=state.weights_step, checkpoint=state.checkpoint)
         run.held_out = {"test": HeldOut(state.trainer, test, batch_size=256)}
         run.data = Data("x", split, None, None, tuple(fit["input_shape"]), fit["classes"])
-        run.training = SimpleNamespace(split=split)  # which gives int8 its ranges
+        run.training = SimpleNamespace(split=split)  # int8 takes its ranges from it
         return cast(Run, run)

@@ -1,4 +1,4 @@
-"""What a trainer is made of, how a run is assembled from it, and what its directory keeps of it."""
+"""The parts of a trainer, how a run is assembled from them, and their record in the run directory."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def checked_models(model: keras.Model | None, networks: Mapping[str, keras.Model
 
 
 def trainer_settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the section `trainer` of a config, with what was given."""
+    """Return the `trainer` section of a config: the defaults updated by the given settings."""
     defaults = {each.name: each.default for each in fields(TrainerConfig)}
     for name in given:
         if name in OF_FIT:
@@ -80,46 +80,46 @@ def trainer_settings(given: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class Spec:
-    """Hold what a trainer was given."""
+    """Hold the arguments of a trainer."""
 
-    models: dict[str, keras.Model]  # by name of the network, "model" for the only one
+    models: dict[str, keras.Model]  # by network name, "model" for a single model
     optimizers: dict[str, keras.optimizers.Optimizer]
     seed: int
-    settings: dict[str, Any]  # the section `trainer` of a config, but for what `fit` sets
+    settings: dict[str, Any]  # the `trainer` section of a config, except what `fit` sets
     run_dir: Path | None
-    init_from: str | None = None  # the run or file whose weights the networks start from
-    given: list[Any] = field(default_factory=list)  # the hooks that were asked for
-    losses: dict[str, Loss] = field(default_factory=dict)  # by output, ONE for the only one; none with objectives
+    init_from: str | None = None  # the run or file that initial weights are taken from
+    given: list[Any] = field(default_factory=list)  # the `hooks` argument, as a list
+    losses: dict[str, Loss] = field(default_factory=dict)  # by output, ONE for a single output; empty with objectives
     metrics: dict[str, list[Any]] = field(default_factory=dict)
     loss_weights: dict[str, float] = field(default_factory=dict)
-    objectives: list[Objective] = field(default_factory=list)  # in place of losses
+    objectives: list[Objective] = field(default_factory=list)  # instead of losses
     makers: dict[str, Maker] = field(default_factory=dict)  # of the hooks of the next fit, by name
     taken_off: dict[int, tuple[Any, str]] = field(default_factory=dict)
-    """Layers whose activation is taken off while a run is traced, with its name."""
+    """Layers that lose their activation while a run is traced, with its name; by the layer's id."""
     given_optimizers: WeakValueDictionary[str, keras.optimizers.Optimizer] = field(init=False)
 
     def __post_init__(self) -> None:
         self.given_optimizers = WeakValueDictionary(self.optimizers)
 
     def choose_hooks(self, mode: str | None, *, restore_best: bool = False) -> None:
-        """Choose what the next fit monitors, and its hooks, with the progress of a mode and what keeps the best."""
+        """Choose the hooks and the monitored value of the next fit; `mode` is that of the hook `progress`, or None."""
         makers = hook_makers(self.given, on_disk=self.run_dir is not None, mode=mode, restore_best=restore_best)
         asked = self.metrics.get(ONE, [])
         accuracy = next((each for each in asked if isinstance(each, str) and each in ACCURACY), "")
         names = {ACCURACY_METRIC: accuracy} if self.losses else {}
         if self.losses and not accuracy and self.settings["monitor"] == AUTO:
-            self.settings["monitor"] = TOTAL_LOSS  # not an accuracy that `history` does not have
+            self.settings["monitor"] = TOTAL_LOSS  # `history` has no accuracy then
         self.makers = {**makers, HISTORY: Maker(HISTORY, lambda: Watch(names), {})}
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Trace and train as the command line does, and leave the state of the process as it was."""
+        """Trace and train as the command line does, and restore the state of the process afterwards."""
         with plain_warnings(), kept_seeds(), released_graphs(), memory_errors(), self.ending(as_given=False):
             yield
 
     @contextmanager
     def ending(self, *, as_given: bool) -> Iterator[None]:
-        """Let models end as they were given, or without the activations that the loss has, while the block runs."""
+        """Let models end as given, or without the activations that their losses include, within the block."""
         try:
             self._end(as_given=as_given)
             yield
@@ -132,9 +132,9 @@ class Spec:
 
     @property
     def form(self) -> Form:
-        """Return what becomes of inputs and targets."""
+        """Return how inputs and targets are read and converted."""
         if len(self.models) > 1:
-            return Form()  # each takes inputs of its own
+            return Form()  # each has its own inputs
         (model,), loss = self.models.values(), self.losses.get(ONE)
         dtypes = model_dtypes(model)
         if not self.losses:
@@ -151,7 +151,7 @@ class Spec:
 
     def recipe(self, data: Data, total_steps: int) -> Recipe:
         """Return the networks and objectives for some data."""
-        del total_steps  # a schedule of Keras knows its own
+        del total_steps  # a Keras schedule has its own
         if not self.losses:
             trained = {name for each in self.objectives for name in each.trains}
             fixed = {name for name, model in self.models.items() if not model.trainable_variables} - trained
@@ -172,7 +172,7 @@ class Spec:
     def blueprint(
         self, data: Data, fit: Mapping[str, Any], config: Mapping[str, Any], class_weights: Any = None
     ) -> Blueprint:
-        """Return the blueprint of a fit, as `planned_fit` describes it; the config is as `config` returned it."""
+        """Return the blueprint of a fit, from a dict as `planned_fit` returns it and the result of `config`."""
         own = {"steps": fit["total_steps"], "batch_size": fit["batch_size"], "class_weights": class_weights}
         return Blueprint(
             {**config, "trainer": {**self.settings, **own}},
@@ -195,14 +195,14 @@ class Spec:
         return hook
 
     def waiting_hooks(self) -> list[str]:
-        """Return the hooks that wait for evaluations on validation data, as a message calls them."""
+        """Return the hooks that need evaluations on validation data, as named in messages."""
         return [f"The hook '{name}'" for name, each in self.makers.items() if isinstance(each.make(), EarlyStopping)]
 
     def renew_optimizers(self, before: StepTrainer | None) -> None:
-        """Copy optimizers that hold variables of layers that hooks put in, since the next fit has new ones.
+        """Copy optimizers that hold variables of layers that hooks inserted, since the next fit has new layers.
 
-        Where the user still holds the optimizer that was given, its rate is that of the copies, too. Before the first
-        fit, refuse optimizers that another trainer has built since this one was made.
+        If the user still holds the original optimizer, the copies share its learning rate. Before the first fit, refuse
+        optimizers that another trainer has built since this one was created.
         """
         for name, model in self.models.items():
             if before is None:
@@ -219,7 +219,7 @@ class Spec:
 
     @cached_property
     def _before_training(self) -> tuple[dict[str, Any], dict[str, str]]:
-        """Return what config.yaml says of optimizers and layers: training may lower a rate, or freeze a layer."""
+        """Return the optimizers and layers for config.yaml, cached: training may lower a rate or freeze a layer."""
         optimizers: dict[str, Any] = {name: _plain_config(each) for name, each in self.optimizers.items()}
         for name, each in optimizers.items():
             if places := undecayed(self.optimizers[name], self.models[name]):
@@ -227,7 +227,7 @@ class Spec:
         return optimizers, {name: layers_digest(model) for name, model in self.models.items()}
 
     def config(self) -> dict[str, Any]:
-        """Return what config.yaml says: plain values, the same in every process that makes this trainer."""
+        """Return the contents of config.yaml: plain values, the same in every process that makes this trainer."""
         metrics = {
             name: [each if isinstance(each, str) else str(getattr(each, "name", type(each).__name__)) for each in given]
             for name, given in self.metrics.items()
@@ -265,7 +265,7 @@ class Spec:
 
 def _plain_config(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
     config = config_of(optimizer)
-    config.pop("name", None)  # Keras counts on: "adam_1"
+    config.pop("name", None)  # Keras numbers it: "adam_1"
     rate = config.pop("learning_rate", None)
     if (inner := inner_of(optimizer)) is not optimizer:
         config["inner_optimizer"] = _plain_config(inner)
@@ -279,16 +279,16 @@ def _plain_config(optimizer: keras.optimizers.Optimizer) -> dict[str, Any]:
 
 
 RECORD = "trainer.json"
-OURS = {"keras", "builtins", "hookline"}  # packages whose parts a record may name
+OURS = {"keras", "builtins", "hookline"}  # packages that a record may name parts of
 
 
 def write_record(directory: Path, spec: Spec) -> None:
-    """Write what a later process makes the trainer of. Parts that Keras cannot describe are left out."""
+    """Write the record that a later process rebuilds the trainer from, without parts that Keras cannot serialize."""
     excludes = MODEL in spec.models and undecayed(spec.optimizers[MODEL], spec.models[MODEL])
     with spec.ending(as_given=True):
         parts = {
             "model": _described(spec.models.get(MODEL)),
-            "optimizer": None if excludes else _described(spec.optimizers.get(MODEL)),  # Keras writes no exclusions
+            "optimizer": None if excludes else _described(spec.optimizers.get(MODEL)),  # Keras does not save exclusions
             "loss": _by_output({name: _described(each.given) for name, each in spec.losses.items()}),
             "metrics": _by_output({name: list(map(_described, each)) for name, each in spec.metrics.items()}) or [],
             "loss_weights": spec.loss_weights or None,
@@ -302,7 +302,7 @@ def write_record(directory: Path, spec: Spec) -> None:
 
 
 def read_record(directory: Path) -> dict[str, Any]:
-    """Return what was written."""
+    """Return the record of a run."""
     try:
         record = read_json(directory / RECORD)
     except (OSError, ValueError):
@@ -313,10 +313,10 @@ def read_record(directory: Path) -> dict[str, Any]:
 
 
 def restore_paths(record: Mapping[str, Any], models: Mapping[str, keras.Model]) -> None:
-    """Give the variables and layers of models the paths that they had in the run: checkpoints name variables by them.
+    """Give the variables and layers of models the paths that they had in the run; checkpoints name variables by path.
 
-    Keras numbers layers by what the process has built before, and a Sequential model that is read from its config
-    has other paths than the one that was written. Models of another structure keep their own.
+    Keras numbers layers by what the process has built before, and a Sequential model that is rebuilt from its config
+    has other paths than the original. Models with another structure keep their own paths.
     """
     for name, model in models.items():
         recorded = (record.get("paths") or {}).get(name) or {}
@@ -332,7 +332,7 @@ def _parts(model: keras.Model) -> dict[str, list[Any]]:
 
 
 def rebuilt_part(described: Any, name: str) -> Any:
-    """Return a part of a record, rebuilt. Only parts of Keras are: nothing else that a file names is imported."""
+    """Return a part of a record, rebuilt. Nothing that the file names outside the packages `OURS` is imported."""
     if isinstance(described, str):
         return described
     if isinstance(described, list):
@@ -358,7 +358,7 @@ def _described(part: Any) -> Any:
     try:
         described = architecture(part)
         json.dumps(described)
-        own = getattr(part, FUNCTION_OPTIONS, None)  # of which Keras does not tell all, such as the delta of Huber
+        own = getattr(part, FUNCTION_OPTIONS, None)  # not all in its config, such as the delta of Huber
         if own is not None and getattr(type(part).from_config(part.get_config()), FUNCTION_OPTIONS) != own:
             return None
     except (TypeError, ValueError, NotImplementedError, AttributeError):

@@ -1,4 +1,4 @@
-"""The hooks, and their catalogue: what `configs/hooks` offers, read without importing TensorFlow."""
+"""The hooks and their catalogue, which is read from `configs/hooks` without importing TensorFlow."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ class HookEntry:
     target: str  # import path of its class
     purpose: str  # the comment that the config file starts with
     config_file: Path
-    node: Mapping[str, Any]  # what it says of the hook: the target, and each option with its default
-    plugin: str | None = None  # the installed plugin that brings it; None for one of ours
+    node: Mapping[str, Any]  # the hook's config: the target, and each option with its default
+    plugin: str | None = None  # the installed plugin that provides it; None for a built-in hook
 
 
 def catalogue(directory: Path = CONFIG_DIRECTORY) -> dict[str, HookEntry]:
     """Return every hook of the config directory and of installed plugins, by name; nothing is imported.
 
     Args:
-        directory: where the YAML files are; each one holds one hook under its name, or none, such as a list of
-            defaults. A plugin's file that cannot be read is left out.
+        directory: the directory of the YAML files; each contains one hook under its name or, like a list of defaults,
+            none. A plugin's file that cannot be read is skipped.
 
     Raises:
         ValueError: a file with several hooks, or without a purpose in its first line.
@@ -50,7 +50,7 @@ def catalogue(directory: Path = CONFIG_DIRECTORY) -> dict[str, HookEntry]:
 
 
 def technique_hooks(hooks: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return a config's hooks by name, without those that only watch and those that every run has."""
+    """Return a config's hooks by name, without monitors and without the hooks that every run has."""
     everywhere = OmegaConf.load(CONFIG_DIRECTORY / "default.yaml").defaults
     return {
         name: node
@@ -62,7 +62,7 @@ def technique_hooks(hooks: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def __getattr__(name: str) -> Any:
-    """Return a hook class by its own name, such as `hookline.hooks.Prune`; this imports it, and TensorFlow with it."""
+    """Return a hook class by its class name, such as `hookline.hooks.Prune`; this imports TensorFlow."""
     if not name.startswith("_") and name[:1].isupper():
         known = {entry.target.rpartition(".")[2]: entry.name for entry in catalogue().values()}
         if name in known:
@@ -77,7 +77,7 @@ def __dir__() -> list[str]:
 
 
 def load(name: str) -> type:
-    """Return the class of a hook; this imports it, and TensorFlow with it.
+    """Return the class of a hook; this imports TensorFlow.
 
     Args:
         name: a key of the catalogue.
@@ -100,7 +100,7 @@ def _of_plugins(directory: Path) -> Iterator[HookEntry]:
 
 @cache
 def _read_entry(path: Path, modified_ns: int) -> HookEntry | None:
-    """Return what a config file says of its hook, or None when it holds none; it is read again once it has changed."""
+    """Return the hook that a config file defines, or None; cached until the file changes."""
     content = OmegaConf.to_container(OmegaConf.load(path))
     nodes = content.items() if isinstance(content, dict) else ()
     found = [(str(name), node) for name, node in nodes if isinstance(node, dict) and "_target_" in node]

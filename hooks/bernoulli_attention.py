@@ -1,4 +1,4 @@
-"""Bernoulli attention: a branch says where to look, and draws of its map switch features off in training."""
+"""Bernoulli attention: a branch predicts an attention map, and draws from it mask features in training."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from hookline.trainer.ops.estimators import uniform_numbers
 from hookline.trainer.step.context import BuildContext, StepContext
 
 EXAMPLES = 8
-COLLAPSED = 0.02  # a mean of A this near to 0 or 1
+COLLAPSED = 0.02  # a mean of A closer to 0 or 1 has collapsed
 DECIDED = 0.01  # bits per position
 
 
 class BernoulliAttention(GraphHook):
-    """Put a gate on a feature map: y = r * x, with r ~ Bernoulli(A) and A = sigmoid(branch / temperature).
+    """Gate a feature map: y = r * x, with r ~ Bernoulli(A) and A = sigmoid(branch / temperature).
 
     The branch is a small convolutional network, trained and saved with the rest. Hooks that choose kernels, such as
     those that prune or round, never choose its layers; `freeze_layers`, `gradient_override` and `clip_gradients` can.
@@ -38,7 +38,7 @@ class BernoulliAttention(GraphHook):
     With `bnn_rounding` the gate comes after the input quantizer.
 
     The seed of the draws is a variable of the gate, derived from the run's seed and incremented by every training step.
-    If the hook has another name, its reports have that name in place of "attention".
+    If the hook has another name, its reports have that name instead of "attention".
 
     Group: technique
 
@@ -54,8 +54,8 @@ class BernoulliAttention(GraphHook):
     Scalars:
         attention/mean: mean of A. Evaluations report this and the next two as metric/attention/...
         attention/entropy: entropy of the draws, in bits per position.
-        attention/mass_in_box: share of A inside the target map, if there is one in the batch, under the key "map" or
-            that of `supervision`.
+        attention/mass_in_box: share of A inside the target map, if the batch has one under the key "map" or that of
+            `supervision`.
         attention/keep_rate: share of ones drawn; in training, with mode=bernoulli.
         loss/attention_keep_rate: weighted, where `keep_rate` is set.
         loss/attention_entropy: weighted, where `entropy` is set.
@@ -72,10 +72,10 @@ class BernoulliAttention(GraphHook):
             the branch would never train.
         tests/hooks/test_bernoulli_attention.py: evaluations do not draw, except with eval_mode=sample; hooks that round
             or prune with the pattern "*" leave the branch alone.
-        tests/hooks/attention/test_gate.py: one mask for a whole batch, or one draw at tracing time, is another
+        tests/hooks/attention/test_gate.py: one mask for a whole batch, or one draw at tracing time, is a different
             algorithm.
-        tests/hooks/attention/test_options.py: a squared penalty on the mean of A would fade where the sigmoid is
-            flat; the KL divergence does not.
+        tests/hooks/attention/test_options.py: the gradient of a squared penalty on the mean of A would vanish where the
+            sigmoid saturates; that of the KL divergence does not.
 
     Reference: Wang et al. 2017, arXiv 1710.11446: Impdrop; Bengio et al. 2013, arXiv 1308.3432, section 4 (gradient of
         the draw).
@@ -85,7 +85,7 @@ class BernoulliAttention(GraphHook):
         python train.py recipe=baseline model=lenet_5 +hooks=bernoulli_attention data=cluttered
     """
 
-    after = ("bnn_rounding",)  # its input quantizers are in place when the gate is put in
+    after = ("bnn_rounding",)  # its input quantizers exist when the gate is inserted
 
     def __init__(
         self,
@@ -105,24 +105,24 @@ class BernoulliAttention(GraphHook):
         """Check the options.
 
         Args:
-            layer: pattern on the path or name of the one layer to gate; None for what the second convolution sees.
-            mode: "bernoulli"; "product" for y = A * x without draws; "none" to leave the network as it is.
+            layer: pattern on the path or name of the one layer to gate; None for the input of the second convolution.
+            mode: "bernoulli"; "product" for y = A * x without draws; "none" to leave the network unchanged.
             eval_mode: what r is in evaluation: "expectation" (A), "sample" (a draw) or "threshold" (A >= 1/2).
-            join: "replace", or "concatenate": what is above the gate runs over masked and plain maps with the same
-                weights, and the two outputs are concatenated on the last axis.
-            branch: "auto"; such as {"filters": [16, 16], "kernel_size": 3, "dilations": [1, 2], "activation": "relu",
-                "initial_keep_rate": 0.7}; or a Keras layer from maps to logits [batch, height, width, 1].
-            branch_input: "features", the map to gate; or "input", the model's own, resized by area to the map's size.
+            join: "replace", or "concatenate": layers after the gate run on masked and plain maps with the same weights,
+                and the two outputs are concatenated on the last axis.
+            branch: "auto"; a dict such as {"filters": [16, 16], "kernel_size": 3, "dilations": [1, 2], "activation":
+                "relu", "initial_keep_rate": 0.7}; or a Keras layer from maps to logits [batch, height, width, 1].
+            branch_input: "features", the map to gate; or "input", the model's input, resized by area to the map's size.
             temperature: above 0.
-            keep_rate: "auto" (a target of 0.5), None, or such as {"target": 0.3, "weight": 0.1}: a penalty on each
-                example's mean of A, on both sides of the target. Without it A may go to 1, as on photographs.
-            entropy: weight of the mean entropy of A, in bits: above 0 makes A decided, below 0 undecided.
-            supervision: None, or such as {"key": "map", "weight": 1.0, "epochs": 3}: the cross-entropy of A against
-                a map of the batch, resized by area; epochs None for the whole run.
+            keep_rate: "auto" (a target of 0.5), None, or a dict such as {"target": 0.3, "weight": 0.1}: a penalty on
+                each example's mean of A, above and below the target. Without it A may saturate at 1, as on photographs.
+            entropy: weight of the mean entropy of A, in bits: above 0 pushes A to 0 or 1, below 0 to 1/2.
+            supervision: None, or a dict such as {"key": "map", "weight": 1.0, "epochs": 3}: the cross-entropy of A
+                against a map of the batch, resized by area; epochs None for the whole run.
             network: name of the network.
         """
         self.layer = layer
-        mode = "none" if mode is None else mode  # YAML's own null
+        mode = "none" if mode is None else mode  # null in YAML
         self.mode = check_choice("mode", mode, ("bernoulli", "product", "none"))
         self.eval_mode = check_choice("eval_mode", eval_mode, options.EVAL_MODES)
         self.join = check_choice("join", join, ("replace", "concatenate"))
@@ -227,7 +227,7 @@ class BernoulliAttention(GraphHook):
         return Evaluated(metrics, self._observed(context) if context.observing and metrics else {})
 
     def _metrics(self, context: StepContext) -> Tensors:
-        """Return measures of A for each example."""
+        """Return metrics of A for each example."""
         if self.mode == "none":
             return {}
         attention, logits = tf.cast(context.taps[f"{self.name}/attention"], tf.float32), self._logits(context)
@@ -261,12 +261,12 @@ class BernoulliAttention(GraphHook):
         )
 
     def _reported(self, values: Mapping[str, float], name: str) -> float:
-        """Return one of the hook's measures from a report, whatever the objective's prefix; 1/2 if it is missing."""
+        """Return one of the hook's scalars from a report, with any prefix of the objective; 1/2 if it is missing."""
         wanted = f"/{self._prefix}/{name}"
         return next((value for key, value in values.items() if f"/{key}".endswith(wanted)), 0.5)
 
     def _observed(self, context: StepContext) -> Tensors:
-        """Return images, A and a draw of it, for each example; nothing unless one input is images."""
+        """Return images, A and a draw of A for each example; empty unless exactly one input holds images."""
         attention = tf.cast(context.taps[f"{self.name}/attention"], tf.float32)
         images = [each for each in tf.nest.flatten(context.batch["inputs"]) if each.shape.rank == 4]
         if len(images) != 1:

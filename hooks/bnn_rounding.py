@@ -26,26 +26,26 @@ from hookline.trainer.ops.estimators import stochastic_sign
 from hookline.trainer.step.context import BuildContext, StepContext
 
 STOCHASTIC = ("ste_sign", "binary_tanh")
-ONE_SIGN = 0.99  # share of inputs with the same sign from which on signs carry no information
+ONE_SIGN = 0.99  # share of inputs with the same sign above which signs carry no information
 
 
 class BnnRounding(GraphHook):
     """Train a network whose kernels and layer inputs are -1 or +1.
 
-    The forward pass uses quantized kernels in place of the latent ones, which stay float and are trained; after each
+    The forward pass uses quantized kernels instead of the latent ones, which stay float and are trained; after each
     update a projection clips them. In every binary quantizer the sign of 0 is +1, and `dorefa` has no level at 0 for
-    kernels, so zeros of `prune` are lost (a warning says so), unless the kernel quantizer is `ste_tern`. A layer with
-    padding="same" adds zeros to its quantized input; `summary.json` names these layers.
+    kernels, so zeros from `prune` are lost (with a warning), unless the kernel quantizer is `ste_tern`. A layer with
+    padding="same" pads its quantized input with zeros; `summary.json` lists these layers.
 
     A network with both quantizers is a BNN (binary neural network), one without an input quantizer a BWN (binary weight
     network), and one with input quantizers only a BAN (binary activation network). If the hook has another name, its
-    reports have that name in place of "bnn".
+    reports have that name instead of "bnn".
 
     Group: technique
 
     Equation:
-        forward:   w_b = c Q(w / c)   in place of each latent kernel w, with c = clip
-                   x_b = Q_in(x)      in place of the input of each of these layers
+        forward:   w_b = c Q(w / c)   instead of each latent kernel w, with c = clip
+                   x_b = Q_in(x)      instead of the input of each of these layers
         backward:  dL/dw = dL/dw_b * Q'(w / c), Q' the gradient of the surrogate (b: the argument beta, by default 5)
                    ste_sign      Q(x) = +1 where x >= 0, else -1;   Q'(x) = 1 where |x| <= 1, else 0
                    approx_sign   the same Q;                        Q'(x) = 2 - 2 |x| where |x| <= 1, else 0
@@ -55,7 +55,7 @@ class BnnRounding(GraphHook):
                    dorefa        2^k_bit levels (k_bit: 2 by default): of inputs in [0, 1], of kernels in [-1, 1]
                    magnitude_aware_sign   s * ste_sign, with s the mean of |x| over each output channel
         stochastic, in training:  w_b = +c with probability min(max((w / c + 1) / 2, 0), 1), else -c
-        after the optimizer:      w <- min(max(w, -c), c), likewise its moving average
+        after the optimizer:      w <- min(max(w, -c), c), and the same for its moving average
 
     Scalars:
         bnn/flip_ratio: share of entries whose quantized value this update changed.
@@ -63,12 +63,12 @@ class BnnRounding(GraphHook):
         bnn/saturation_ratio: share of latent entries that are saturated at the clip.
         bnn/saturation_ratio/<layer>: the same for one layer.
 
-    Cost: Larq's tutorial CNN, batch 64, trains 134 steps a second on 2 cores of an AMD EPYC; with Larq 117.
+    Cost: Larq's tutorial CNN, batch 64, trains 134 steps per second on 2 cores of an AMD EPYC; with Larq, 117.
 
     Pitfalls:
         tests/trainer/ops/test_estimators.py: sign(0) is 0 in TensorFlow, which makes a ternary network; here it is +1.
-        tests/hooks/test_bnn_rounding.py: if weights were clipped only when they are read, a latent weight outside the
-            clip would stay there without a gradient.
+        tests/hooks/test_bnn_rounding.py: if weights were clipped only in the forward pass, a latent weight outside the
+            clip would get no gradient and stay there.
         tests/hooks/test_input_quantizers.py: a ReLU before a sign makes every input +1, so it is refused.
 
     Reference: Courbariaux et al. 2016, "Binarized Neural Networks", arXiv 1602.02830, equation 4; Rastegari et al.
@@ -101,8 +101,8 @@ class BnnRounding(GraphHook):
             layers: patterns on paths or names of dense layers and convolutions.
             kernel_quantizer: a name such as "ste_sign", a dict such as {"name": "dorefa", "k_bit": 2}, or None.
             input_quantizer: the same for the inputs of layers.
-            stochastic: whether kernels are drawn, P(+1) = hard_sigmoid(w / c), in training; evaluation takes the sign.
-            clip: above 0; latent weights stay in [-clip, clip], and quantized ones are multiples of it.
+            stochastic: whether to draw kernels in training, with P(+1) = hard_sigmoid(w / c); evaluation uses the sign.
+            clip: above 0; latent weights stay in [-clip, clip], and quantized ones are multiples of clip.
             all_binary: whether the network's first and last layers are quantized too.
             quantize_first_input: whether the network's own input is quantized too; needs `all_binary`.
             network: name of the network.
@@ -138,7 +138,7 @@ class BnnRounding(GraphHook):
         return insert_input_quantizers(model, missing, self.input_quantizer) if missing else model
 
     def strip_model(self, model: keras.Model) -> keras.Model:
-        from hookline.hooks.quantization.layers import InputQuantizer  # a class of Keras: not for options
+        from hookline.hooks.quantization.layers import InputQuantizer  # imported late: a Keras layer
 
         return write_out(model, InputQuantizer)
 
@@ -152,7 +152,7 @@ class BnnRounding(GraphHook):
         return Declaration(projected=names, rounded=names)
 
     def shipped_bits(self, shipped: Mapping[str, np.ndarray]) -> Bits:
-        """Return the bits of each kernel that they encode exactly; float scales are spread over its stored entries."""
+        """Return the bits of each kernel that the quantizer encodes exactly; the stored ones include float scales."""
         exact = []
         for kernel in self._kernels:
             axes = kernel.channel_axes if self._quantizer.scales_channels else ()
@@ -191,7 +191,7 @@ class BnnRounding(GraphHook):
         return changed
 
     def _quantize(self, latent: tf.Tensor, kernel: Kernel, seed: tf.Tensor | None) -> tf.Tensor:
-        """Return c Q(w / c), or a draw when there is a seed."""
+        """Return c Q(w / c) or, with a seed, a draw."""
         scaled = latent if self.clip == 1.0 else latent / self.clip
         if seed is None:
             quantized = self._quantizer(scaled, kernel.channel_axes)
@@ -217,7 +217,7 @@ class BnnRounding(GraphHook):
         }
 
     def _code(self, latent: tf.Tensor, kernel: Kernel) -> tf.Tensor:
-        """Return which of its values an entry is quantized to; the scale of a sign does not count."""
+        """Return the quantized value of each entry or, for signs, whether it is +1, without the scale."""
         return latent >= 0 if self._quantizer.is_sign else self._quantize(latent, kernel, None)
 
     def summary(self) -> dict[str, Any]:
@@ -240,7 +240,7 @@ class BnnRounding(GraphHook):
 
     def advise(self, run: Run) -> Sequence[str]:
         network, quantizer, key = run.networks[self.network], self.kernel_quantizer, self.key
-        override = " Set model.dropout=0." if "dropout" in run.config.get("model", {}) else ""  # not of a user's model
+        override = " Set model.dropout=0." if "dropout" in run.config.get("model", {}) else ""  # not for a user's model
         notes = [f"{note}{override}" for note in self._notes]
         lines: list[str | None] = [*notes, self._advise_on_inputs(run), *self._advise_on_kinds(network)]
         if quantizer is not None and quantizer.name != "ste_tern":
@@ -253,7 +253,7 @@ class BnnRounding(GraphHook):
         return [line for line in lines if line]
 
     def _advise_on_inputs(self, run: Run) -> str | None:
-        """Return a line if the network's own inputs are quantized to signs, and nearly all have the same one."""
+        """Return a warning if the network's own inputs are quantized to signs that are nearly all the same."""
         if not self.quantize_first_input or self.input_quantizer is None or not self.input_quantizer.is_sign:
             return None
         inputs = run.training.read(run.training.indices(tf.constant(0, tf.int64)))["inputs"]
@@ -267,7 +267,7 @@ class BnnRounding(GraphHook):
         )
 
     def _advise_on_zeros(self, run: Run) -> list[str]:
-        """Return a line for each hook whose zeros are rounded away."""
+        """Return a warning for each hook that makes zeros which are rounded away."""
         own = {kernel.name for kernel in self._kernels}
         makers = [each for each in run.hooks if isinstance(each, Prune | IncrementalQuantization)]
         shared = {maker.key: sorted(own & set(maker.declare().projected)) for maker in makers}
@@ -279,7 +279,7 @@ class BnnRounding(GraphHook):
         ]
 
     def _advise_on_kinds(self, network: Network) -> list[str]:
-        """Return a line on the kernels that are left out for their kind, not for being first or last."""
+        """Return a warning about kernels left out because of their layer type, not as first or last ones."""
         layers = [layer for layer in layer_paths(network.model).values() if is_kernel_layer(layer)]
         offered = {id(variable) for layer in layers for variable in own_kernels(layer)}
         names = [name for name, variable in network.trainable_variables.items() if id(variable) in offered]
@@ -289,7 +289,7 @@ class BnnRounding(GraphHook):
 
 
 def layers_to_precede(selection: Selection, quantizer: Quantizer, *, first_too: bool) -> dict[str, keras.Layer]:
-    """Return the selected layers that need an input quantizer: those without an equal one; refuse a useless one."""
+    """Return the selected layers that lack this input quantizer; raise a UserError where it cannot work."""
     inputs = selection.inputs
     if inputs is None:
         raise UserError("A subclassed model has no graph. Expected a functional one, or input_quantizer=null.")
@@ -319,7 +319,7 @@ def layers_to_precede(selection: Selection, quantizer: Quantizer, *, first_too: 
 
 
 def dropout_advice(selection: Selection, paths: Iterable[str], quantizer: Quantizer) -> list[str]:
-    """Return a line for each dropout whose zeros a sign turns into +1."""
+    """Return a warning for each dropout layer followed by a sign, which turns its zeros into +1."""
     if not quantizer.is_sign or selection.inputs is None:
         return []
     fed = {facts.dropout: path for path in paths for facts in selection.inputs.calls[path] if facts.dropout}
@@ -331,8 +331,8 @@ def dropout_advice(selection: Selection, paths: Iterable[str], quantizer: Quanti
 
 
 def insert_input_quantizers(model: keras.Model, layers: Mapping[str, keras.Layer], quantizer: Quantizer) -> keras.Model:
-    """Return the model with an `InputQuantizer` before each of the layers: the same layers, the same variables."""
-    from hookline.hooks.quantization.layers import InputQuantizer  # a class of Keras: not for options
+    """Return the model with an `InputQuantizer` before each of the layers; layers and variables are shared."""
+    from hookline.hooks.quantization.layers import InputQuantizer  # imported late: a Keras layer
 
     before = {
         id(layer): InputQuantizer(quantizer.config, name=f"{layer.name}_input_quantizer", dtype=layer.dtype_policy)

@@ -1,4 +1,4 @@
-"""Bop: kernels of -1 and +1 that are only ever flipped, where a moving average of the gradient asks for it."""
+"""Bop: kernels of -1 and +1, trained only by flips, based on a moving average of the gradient."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from hookline.trainer.step.context import BuildContext, StepContext
 
 
 class Bop(GraphHook):
-    """Train kernels of -1 and +1 without latent weights: a moving average of the gradient says which weights to flip.
+    """Train kernels of -1 and +1 without latent weights: a moving average of the gradient decides which flip.
 
     The kernels are binary from the first step on: initial values of 0 and above become +1, the others -1. The optimizer
-    trains only the other weights. The gradients are those with respect to the binary weights, whatever the kernel
-    quantizer of `bnn_rounding` is. In a BNN, that hook rounds the inputs.
+    trains only the other weights. Gradients are taken with respect to the binary weights, regardless of the kernel
+    quantizer of `bnn_rounding`. In a BNN, that hook rounds the inputs.
 
     Group: technique
 
@@ -43,7 +43,7 @@ class Bop(GraphHook):
 
     Pitfalls:
         tests/hooks/test_bop.py: flipping where the signs differ would raise the loss. A NaN gradient holds the step
-            back, although the optimizer never sees it.
+            back, although the optimizer does not use it.
 
     Reference: Helwegen et al. 2019, arXiv 1906.02107, algorithm 1.
 
@@ -72,7 +72,7 @@ class Bop(GraphHook):
             layers: patterns on paths or names of dense layers and convolutions.
             threshold: above 0, the paper's tau: how large the average must be to flip a weight.
             gamma: in (0, 1], how fast the average follows the gradient.
-            final_gamma: in (0, 1], at the end of the run; None for `gamma`. It falls by the same factor in each step.
+            final_gamma: in (0, 1], the value at the end of an exponential decay over the run; None for `gamma`.
             all_binary: whether the network's first and last layers are binary too.
             network: name of the network.
         """
@@ -96,7 +96,7 @@ class Bop(GraphHook):
             self._momenta[kernel.name] = tf.Variable(zeros, trainable=False, name="momentum")
 
     def _refuse_masks(self, states: Iterable[str]) -> None:
-        """Refuse masks of other hooks for these kernels, whose entries flip whatever their gradient."""
+        """Raise a UserError if another hook masks these kernels: their entries flip regardless of the gradient."""
         for key in states:
             hook, _, name = key.partition("/mask/")
             if any(kernel.name == name for kernel in self._kernels):
@@ -111,12 +111,12 @@ class Bop(GraphHook):
         return Declaration(state, writes=state, frozen=names, projected=names, rounded=names)
 
     def shipped_bits(self, shipped: Mapping[str, np.ndarray]) -> Bits:
-        """Return one bit for each kernel that is shipped as it is."""
+        """Return one bit for each kernel that ships as -1 and +1."""
         binary = [each.name for each in self._kernels if (np.abs(shipped[each.name]) == 1.0).all()]
         return Bits(dict.fromkeys(binary, 1.0), dict.fromkeys(binary, 1))
 
     def transform_weights(self, weights: Tensors, context: StepContext) -> Tensors:
-        """Return the binary kernels; in an evaluation the signs of values, which may be averages."""
+        """Return the binary kernels; in an evaluation, the signs of the given values, which may be averages."""
         values = context.latent if context.training else weights
         own = {each.name: values[each.name] for each in self._kernels}
         if not context.training:
@@ -127,14 +127,14 @@ class Bop(GraphHook):
         return f"{self.name}/gradient/{kernel.name}"
 
     def transform_gradients(self, gradients: Gradients, context: StepContext) -> Gradients:
-        """Return None for the kernels, which the optimizer then leaves alone."""
+        """Return None for the kernels, so that the optimizer does not update them."""
         for kernel in self._kernels:
             if (gradient := gradients[kernel.name]) is not None:
                 context.taps[self._tap(kernel)] = gradient
         return {**gradients, **dict.fromkeys((kernel.name for kernel in self._kernels), None)}
 
     def veto(self, context: StepContext) -> Tensors:
-        """Return whether a kernel's gradient is not finite, under `nan_guard`'s name for it."""
+        """Return whether a kernel's gradient is not finite, under the name that `nan_guard` uses."""
         given = {each.name: context.taps[self._tap(each)] for each in self._kernels if self._tap(each) in context.taps}
         return {f"gradient/{name}": tf.logical_not(tf.math.is_finite(tf.reduce_sum(g))) for name, g in given.items()}
 

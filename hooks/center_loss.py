@@ -21,16 +21,16 @@ from hookline.trainer.step.context import BuildContext, StepContext
 from hookline.trainer.step.means import example_weights, sample_weights, weighted_mean
 
 UNLEARNED, COMPACT, DOMINATED_REPORTS = 1 / 3, 0.1, 3
-"""The loss dominates if classes are compact (width by distance) while the other losses are still above this share of
-log(classes), in this many reports. Measured on digits: weight 0.3, 84 % right; 3, 67 %; 30, 39 %."""
-COLLAPSED = 1e-3  # distance between centers as a share of their length, or in units where they are shorter than 1
+"""The loss dominates if center/ratio is below COMPACT, or the loss above the other losses, while these still exceed
+UNLEARNED * log(classes), DOMINATED_REPORTS times in a row. Accuracy on digits: weight 0.3, 84 %; 3, 67 %; 30, 39 %."""
+COLLAPSED = 1e-3  # distance between centers, relative to their mean length or 1, whichever is larger
 
 
 class CenterLoss(GraphHook):
     """Pull the features of each class together, in addition to a loss that separates the classes.
 
     The loss has a gradient for the features x of an example, but none for the center c_y of its class. Ops that run
-    before the optimizer (UPDATE_OPS) move the centers once per step, from the whole batch; the loss of the step uses
+    before the optimizer (UPDATE_OPS) update the centers once per step from the whole batch; the loss of the step uses
     the centers before that update. The center of a class without an example does not move, and no optimizer changes
     centers. They start at 0 and move even while the weight is still 0, so that they are near their features when it
     rises.
@@ -41,7 +41,7 @@ class CenterLoss(GraphHook):
     use it as the baseline.
 
     A target outside the range of classes holds the step back and ends the run; in an evaluation, the loss is NaN. If
-    the hook has another name, its reports have that name in place of "center".
+    the hook has another name, its reports have that name instead of "center".
 
     Group: technique
 
@@ -53,16 +53,16 @@ class CenterLoss(GraphHook):
         c_j <- c_j - alpha * sum over i with y_i = j of (c_j - x_i) / (1 + n_j)    n_j: examples of class j in the batch
 
     State:
-        centers: the center of each class, in the dimensions of the features.
+        centers: the center of each class, [classes, d].
 
     Scalars:
-        center/distance: mean distance of the batch's features from their centers, as the loss sees it.
+        center/distance: mean distance of the batch's features from their centers, before these are updated.
         center/between: mean distance between centers.
         center/ratio: distance / between; 0 if the centers coincide.
         center/length: mean length of the centers.
-        loss/center: weighted; in training and in evaluations.
-        metric/center_within: of a split: mean distance of features from the mean of their class.
-        metric/center_between: of a split: mean distance between these means.
+        loss/center: the weighted loss, in training and in evaluations.
+        metric/center_within: mean distance of a split's features from the means of their classes.
+        metric/center_between: mean distance between these means.
         metric/center_ratio: within / between.
 
     Pictures:
@@ -102,8 +102,8 @@ class CenterLoss(GraphHook):
         Args:
             weight: 0 or more, the paper's lambda; 0 measures without pulling.
             alpha: in (0, 1], how far centers move toward their examples.
-            layer: pattern on the path or name of the layer whose output the features are, [batch, d]; None for the
-                input of the last dense layer.
+            layer: pattern on the path or name of the layer that outputs the features, [batch, d]; None for the input of
+                the last dense layer.
             begin_epoch: 0 or more; the weight is 0 before it.
             warm_up_epochs: 0 or more; from `begin_epoch` on, the weight rises linearly from 0 over this many epochs.
             network: name of the network.
@@ -139,7 +139,7 @@ class CenterLoss(GraphHook):
 
     def declare(self) -> Declaration:
         state = {"centers": self._centers}
-        return Declaration(state, writes=state, best_from_step=self._end if self.weight else 0)  # of the full weight
+        return Declaration(state, writes=state, best_from_step=self._end if self.weight else 0)  # at full weight
 
     def add_losses(self, context: StepContext) -> Tensors:
         features, labels = self._examples(context)
@@ -223,7 +223,7 @@ class CenterLoss(GraphHook):
         return Evaluated(collected=collected, split_metrics=self._distances)
 
     def _distances(self, collected: Tensors) -> Tensors:
-        """Return the mean distances of a split's features from class means, and between these."""
+        """Return the mean distance of a split's features from their class means, and between class means."""
         within, between = class_distances(collected["features"], collected["labels"], self._centers.shape[0])
         return {
             f"{self._prefix}_within": within,
@@ -265,7 +265,7 @@ def plane_axes(features: np.ndarray) -> tuple[np.ndarray, float]:
     centered = features.astype(np.float64) - features.mean(axis=0)
     _, sizes, components = np.linalg.svd(centered, full_matrices=False)
     axes = np.zeros((width, 2))
-    for column, component in enumerate(components[:2]):  # signs are such that successive pictures do not flip
+    for column, component in enumerate(components[:2]):  # the sign is fixed, so that successive pictures do not flip
         axes[:, column] = component * np.copysign(1.0, component[np.argmax(np.abs(component))])
     total = float(np.sum(sizes**2))
     return axes, float(np.sum(sizes[:2] ** 2)) / total if total else 1.0
@@ -296,7 +296,7 @@ def scatter_plot(points: np.ndarray, labels: np.ndarray, centers: np.ndarray, ti
 
 
 def find_features(model: keras.Model, pattern: str | None) -> Any:
-    """Return the tensor [batch, d] of a model's own graph that holds the features."""
+    """Return the feature tensor [batch, d] of a model's own graph."""
     if pattern is None:
         dense = [layer for layer in model.layers if isinstance(layer, keras.layers.Dense)]
         if not dense:

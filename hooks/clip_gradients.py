@@ -1,4 +1,4 @@
-"""Gradient clipping: by the norm of all gradients together, by that of each variable, or by value."""
+"""Gradient clipping: by global norm, by the norm of each variable, or by value."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ NORM, VARIABLE_NORM, VALUE = WAYS = ("norm", "variable_norm", "value")
 
 
 class ClipGradients(GraphHook):
-    """Clip gradients that are too large, before the optimizer sees them.
+    """Clip large gradients before the optimizer applies them.
 
-    by="norm" limits the joint norm of the gradients of all chosen variables, which keeps their direction;
-    by="variable_norm" that of each variable; by="value" each entry.
+    by="norm" limits the global norm of the gradients of all chosen variables and keeps their direction;
+    by="variable_norm" limits the norm of each variable's gradient; by="value" limits each entry.
 
     The gradients are those of the whole batch, even with micro batches, after other hooks have changed them; only `bop`
     comes later. Frozen weights count as 0. Each network is clipped separately.
@@ -35,15 +35,15 @@ class ClipGradients(GraphHook):
         value:          g <- min(max(g, -limit), limit), entry by entry
 
     Scalars:
-        clip_gradients/before: norm of all chosen gradients together, as they arrive.
-        clip_gradients/after: the same, as the optimizer gets them.
+        clip_gradients/before: global norm of the chosen gradients before clipping.
+        clip_gradients/after: the same after clipping.
         clip_gradients/clipped: share of steps, variables or entries that were clipped, depending on `by`.
 
     Cost: Two passes over the gradients per step: one for the norms, one to scale.
 
     Pitfalls:
-        tests/hooks/test_clip_gradients.py: NaN must not become a number, and a norm beyond float32 must not make
-            gradients 0.
+        tests/hooks/test_clip_gradients.py: NaN must not become a number, and a norm that overflows float32 must not
+            make gradients 0.
 
     Reference: Pascanu et al. 2013, "On the difficulty of training recurrent neural networks", algorithm 1: by="norm".
 
@@ -63,7 +63,7 @@ class ClipGradients(GraphHook):
         Args:
             by: "norm", "variable_norm" or "value".
             limit: above 0; the largest norm, or the largest absolute value of an entry.
-            layers: patterns on paths or names of layers with weights; the gradients of others stay as they are.
+            layers: patterns on paths or names of layers with weights; the gradients of others do not change.
             network: name of the network, or a pattern.
         """
         self.by = check_choice("by", by, WAYS)
@@ -121,7 +121,7 @@ def squared_norms(values: Sequence[tf.Tensor]) -> tf.Tensor:
 def norm_factors(squares: tf.Tensor, limit: float, *, together: bool) -> tf.Tensor:
     """Return the factors that bring the norms of tensors within a limit: float32 [tensors], at most 1.
 
-    A squared norm that is NaN, or so large that their sum could leave float32, gets NaN; with `together` the others 1.
+    A squared norm that is NaN, or so large that the sum could overflow, yields NaN; with `together` the others yield 1.
     """
     measurable = squares <= tf.float32.max / squares.shape[0]
     norms = tf.sqrt(tf.reduce_sum(squares) if together else squares)
@@ -132,5 +132,5 @@ def norm_factors(squares: tf.Tensor, limit: float, *, together: bool) -> tf.Tens
 
 
 def clip_entries(value: tf.Tensor, limit: float) -> tf.Tensor:
-    """Return a tensor with its finite entries in [-limit, limit]."""
+    """Return a tensor with its finite entries clipped to [-limit, limit]."""
     return tf.where(tf.math.is_finite(value), tf.clip_by_value(value, -limit, limit), value)

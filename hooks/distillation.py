@@ -1,4 +1,4 @@
-"""Distillation: a network learns from the softened outputs of a trained one, the teacher, beside its own loss."""
+"""Distillation: a network learns from the softened outputs of a trained teacher, in addition to its own loss."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Distillation(GraphHook):
     """Train a network on the outputs of a teacher for the same inputs. The teacher is frozen and in inference mode.
 
     The teacher is a finished run of the command line (its best checkpoint, as evaluations use it), a Keras file, or in
-    Python any `keras.Model`. It gets the inputs as this run prepares them. If none is given, it is the network itself
-    in its initial state, before hooks change it: a pruned or rounded network learns from the weights of `init_from`.
+    Python any `keras.Model`. Its inputs are prepared as in this run. If none is given, it is the network itself in its
+    initial state, before hooks change it, so a pruned or rounded network learns from the weights of `init_from`.
 
     Evaluations report the task's loss only. A checkpoint contains the digest of the teacher, not its weights, unless
     the network is its own teacher; a resumed run refuses a different teacher. Exports and evaluations of the run need
@@ -56,8 +56,8 @@ class Distillation(GraphHook):
         98.0 % with and without it (means of 5 seeds).
 
     Pitfalls:
-        tests/hooks/test_distillation.py: without T^2 the teacher's part of the gradient fades as 1 / T^2. If the
-            softmax of the teacher is taken for logits, its targets are nearly flat.
+        tests/hooks/test_distillation.py: without T^2 the teacher's part of the gradient shrinks as 1 / T^2. If the
+            softmax of the teacher were used as logits, its targets would be nearly uniform.
 
     Reference: Hinton, Vinyals and Dean 2015, arXiv 1503.02531, section 2; Romero et al. 2015, arXiv 1412.6550, equation
         3 (features); Li and Hoiem 2016, arXiv 1606.09282 (a network as its own teacher).
@@ -67,7 +67,7 @@ class Distillation(GraphHook):
         python train.py recipe=baseline "+hooks=[prune,distillation]" init_from=runs/float
     """
 
-    priority = 5  # its loss is a share of the task's, to which later hooks add theirs; it sees the network as given
+    priority = 5  # takes a share of the task's loss before later hooks add theirs; gets the unchanged network
 
     def __init__(
         self,
@@ -83,11 +83,11 @@ class Distillation(GraphHook):
 
         Args:
             teacher: directory of a run, or a file that ends in ".keras"; in Python also a `keras.Model`, whose outputs
-                are logits or end in a softmax. None for the network itself, as it begins.
-            temperature: T, above 0; 1 leaves the outputs as they are.
+                are logits or end in a softmax. None for the network itself with its initial weights.
+            temperature: T, above 0; 1 does not soften the outputs.
             alpha: in [0, 1], the teacher's share of the loss; the task keeps the rest.
-            features: by pattern of one of the teacher's layers, that of the network's layer whose output, of the same
-                shape, shall be alike.
+            features: dict {pattern of a teacher's layer: pattern of a layer of this network}; the output of the second,
+                of the same shape, is trained to match that of the first.
             feature_weight: 0 or more.
             network: name of the network.
         """
@@ -101,7 +101,7 @@ class Distillation(GraphHook):
         self._kept: dict[str, tf.Variable] = {}
         self._range: Range = None  # of the teacher's pixels
         self._digest = ""
-        self._activation: str | None = None  # that the outputs of the network come out of, with a loss of the user's
+        self._activation: str | None = None  # the network's final activation, if a custom loss keeps it
 
     def rebuild_model(self, model: keras.Model) -> keras.Model:
         _, activations = take_off(model)
@@ -174,7 +174,7 @@ class Distillation(GraphHook):
         return losses
 
     def _taught(self, inputs: Any) -> tuple[Any, Tensors]:
-        """Return the teacher's logits and features, without gradients and without writing its variables."""
+        """Return the teacher's logits and features, without gradients and without updating its variables."""
         model, activations = take_off(self._model)  # of a model that the user may still need
         try:
             outputs: Any = model
@@ -207,7 +207,7 @@ class Distillation(GraphHook):
     def advise(self, run: Run) -> Sequence[str]:
         model, activations = take_off(self._model)
         try:
-            check_logits(model, run.data)  # of a teacher that cannot be taken apart
+            check_logits(model, run.data)  # for a teacher with a final softmax that cannot be removed
         finally:
             with_final(model, activations)
         made = run.data.preparation
@@ -225,7 +225,7 @@ class Distillation(GraphHook):
 
 
 def softened_divergence(teacher: tf.Tensor, logits: tf.Tensor, temperature: float) -> tf.Tensor:
-    """Return T^2 KL(softmax(teacher / T) || softmax(logits / T)) of each example, of logits [batch, ..., classes]."""
+    """Return T^2 KL(softmax(teacher / T) || softmax(logits / T)) per example, for logits [batch, ..., classes]."""
     target = tf.nn.log_softmax(tf.cast(teacher, tf.float32) / temperature)
     learned = tf.nn.log_softmax(tf.cast(logits, tf.float32) / temperature)
     return temperature**2 * _per_example(tf.reduce_sum(tf.exp(target) * (target - learned), axis=-1))

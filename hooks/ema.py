@@ -1,4 +1,4 @@
-"""Exponential moving averages of weights and moving statistics, to evaluate with in place of current values."""
+"""Exponential moving averages of weights and moving statistics, used in evaluations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hookline.trainer.network import inner_of
 from hookline.trainer.step.context import BuildContext, StepContext
 
 WARM_UP = 10.0  # of (1 + t) / (10 + t)
-MOST_LEFT = 0.05  # share of the first weights that the last average may hold
+MOST_LEFT = 0.05  # warn if the final average contains a larger share of the initial weights
 
 
 class Ema(GraphHook):
@@ -27,9 +27,9 @@ class Ema(GraphHook):
     Each training step adds the values at its start, once for each objective that trains the network. An evaluation adds
     the current values to a copy, so its averages do not lag one step behind.
 
-    Hooks that change weights run after this one: they quantize the averages, set pruned entries to 0, and give frozen
-    entries their value. The best checkpoint is chosen by its averages and contains weights and averages; `init_from`
-    loads the weights.
+    Hooks that change weights run after this one: they quantize the averages, set pruned entries to 0, and reset frozen
+    entries to their values. The best checkpoint is chosen by its averages and contains weights and averages;
+    `init_from` loads the weights.
 
     Group: optimization
 
@@ -48,8 +48,8 @@ class Ema(GraphHook):
     Cost: A second copy of the variables in memory, and 0.96 of the speed (LeNet-5, batch 100).
 
     Pitfalls:
-        tests/hooks/test_ema.py: averaged weights need averaged moving statistics. Plain averages would
-            take pruned entries off 0, frozen ones off their value, and quantized ones off their level.
+        tests/hooks/test_ema.py: averaged weights need averaged moving statistics. Plain averages would move pruned
+            entries away from 0, frozen ones from their values, and quantized ones from their levels.
 
     Reference: Polyak and Juditsky 1992; Tarvainen and Valpola 2017, arXiv 1703.01780 (evaluation with averages).
 
@@ -58,7 +58,7 @@ class Ema(GraphHook):
         python train.py recipe=sgan 'hooks.ema.network="global_*"' hooks.ema.objective=global_generator
     """
 
-    priority = 10  # before every hook that transforms weights: what is averaged are latent weights
+    priority = 10  # before every hook that transforms weights, so that latent weights are averaged
 
     def __init__(
         self,
@@ -72,9 +72,9 @@ class Ema(GraphHook):
         """Check the options.
 
         Args:
-            decay: in [0, 1), the share of the average that a step keeps; about 1 / (1 - decay) steps count.
+            decay: in [0, 1), the share of the average that a step keeps; it covers about 1 / (1 - decay) steps.
             warm_up: whether the decay rises to this value over the first steps.
-            begin_epoch: 0 or more; until then the averages are the current values.
+            begin_epoch: 0 or more; until then the averages equal the current values.
             evaluate: whether evaluations, pictures and the stripped model use the averages.
             network: name of the network.
         """
@@ -91,7 +91,7 @@ class Ema(GraphHook):
         self._averages: dict[str, tf.Variable] = {}
         for name, variable in context.network.variables.items():
             value = tf.convert_to_tensor(variable.value)
-            # Half precision would lose a small share of a step.
+            # Half precision would lose small updates.
             precise = tf.cast(value, tf.float32 if value.dtype.size < tf.float32.size else value.dtype)
             if value.dtype.is_floating:
                 self._averages[name] = tf.Variable(precise, trainable=False, name="average")
@@ -118,7 +118,7 @@ class Ema(GraphHook):
         return values
 
     def _next(self, values: Tensors) -> Tensors:
-        """Return averages with one value more."""
+        """Return the averages after adding one value of each variable."""
         rate = self._rate()
         averages = {name: tf.convert_to_tensor(self._averages[name]) for name in values}
         precise = {name: tf.cast(value, averages[name].dtype) for name, value in values.items()}
@@ -130,7 +130,7 @@ class Ema(GraphHook):
         return dict(zip(values, added, strict=True))
 
     def _rate(self) -> tf.Tensor:
-        """Return 1 - d for the next value, float32: 1 for the first one, which is the average itself."""
+        """Return 1 - d for the next value, float32: 1 for the first value, which becomes the average."""
         count = tf.cast(self._updates, tf.float32)
         rate = tf.constant(1.0 - self.decay)
         if self.warm_up:
@@ -141,7 +141,7 @@ class Ema(GraphHook):
         values = {**context.latent, **context.state}
         added = self._next({name: values[name] for name in self._averages})
         assigned = [self._averages[name].assign(average) for name, average in added.items()]
-        # Before the begin no value counts, so the first one after it replaces what is there.
+        # Values are not counted before `begin_epoch`, so the first one after it replaces the average.
         return [*assigned, self._updates.assign_add(tf.cast(context.step >= self._begin, tf.int64))]
 
     def measure(self, context: StepContext) -> Tensors:
@@ -150,7 +150,7 @@ class Ema(GraphHook):
         latent = {name: tf.cast(variables[name].value, average.dtype) for name, average in averages.items()}
         away = [tf.cast(latent[name] - average, tf.float32) for name, average in averages.items()]
         length = tf.linalg.global_norm([tf.cast(each, tf.float32) for each in latent.values()])
-        decay = 1.0 - self._rate()  # the average of an evaluation is nearer by this factor than the previous one
+        decay = 1.0 - self._rate()  # an evaluation's average is nearer to the weights by this factor
         prefix = self.key
         return {
             f"{prefix}/distance": decay * tf.math.divide_no_nan(tf.linalg.global_norm(away), length),

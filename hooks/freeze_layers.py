@@ -1,4 +1,4 @@
-"""Whole layers frozen by pattern, for a run or between two epochs of it."""
+"""Freeze whole layers by pattern, for a run or between two epochs."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from hookline.trainer.hook import Declaration, Gradients, GraphHook, Run, Tensor
 from hookline.trainer.network import inner_of
 from hookline.trainer.step.context import BuildContext, StepContext
 
-NEVER = 2**63 - 1  # the step at which layers that are frozen to the end train again
-ACCUMULATORS = "_accumulators"  # slots that begin with `initial_accumulator_value`; all others begin with 0
+NEVER = 2**63 - 1  # end step of layers that stay frozen
+ACCUMULATORS = "_accumulators"  # slots that start at `initial_accumulator_value`; all others start at 0
 
 
 class FreezeLayers(GraphHook):
-    """Keep the weights of whole layers, bit for bit, while the rest of the network trains.
+    """Freeze the weights of whole layers, bit for bit, while the rest of the network trains.
 
     The weights get no gradient, but the gradient of the layer's input still flows to the layers before it.
     stop="upstream" also freezes all layers upstream: every layer whose output reaches a frozen layer, even if it also
@@ -36,15 +36,15 @@ class FreezeLayers(GraphHook):
 
     In training, batch norm normalizes by the statistics of the batch, frozen or not, unless `batch_norm` is
     "inference": then it normalizes by the moving statistics, as a Keras layer with trainable=False does. `batch_norm`
-    also says what happens to the moving statistics. With the default, "frozen", evaluations use moving statistics that
-    no longer follow the data (a warning says so).
+    also sets what happens to the moving statistics. With the default, "frozen", evaluations use moving statistics that
+    no longer follow the data (with a warning).
 
     Group: technique
 
     Equation:
         in each step t with begin <= t < end, for each weight w of these layers:
-        forward:               stop_gradient(w) in place of w
-        after the optimizer:   w <- w as the step found it;  its slots <- their first values;  its average <- w
+        forward:               stop_gradient(w) instead of w
+        after the optimizer:   w <- w at the start of the step;  its slots <- initial values;  its average <- w
         for a whole run:       dL/dw = None, so that the optimizer leaves w out
 
     Scalars:
@@ -83,13 +83,13 @@ class FreezeLayers(GraphHook):
         """Check the options.
 
         Args:
-            layers: patterns on paths or names of layers of any kind; a layer that holds layers means all of them.
-            but: patterns of those among them that train, such as the head of the network.
+            layers: patterns on paths or names of layers of any kind; a layer with inner layers selects them all.
+            but: patterns of layers among them that still train, such as the head of the network.
             stop: "weights" freezes these layers, "upstream" also every layer before them (functional models only).
             batch_norm: "frozen" keeps the moving statistics of frozen layers, "running" keeps updating them,
                 "inference" keeps them and uses them in training, too (only for a whole run).
             begin_epoch: 0 or more; frozen from the first step after this many epochs.
-            end_epoch: above `begin_epoch`; trained again from there. None: frozen to the end.
+            end_epoch: above `begin_epoch`; the layers train again from there. None: frozen to the end.
             network: name of the network.
         """
         self.layers = layers
@@ -103,7 +103,7 @@ class FreezeLayers(GraphHook):
         if batch_norm == "inference" and (self.begin_epoch or end_epoch is not None):
             raise UserError("batch_norm=inference holds for a whole run. Expected begin_epoch=0 and end_epoch=null.")
         self.network = network
-        self.inference_norms: list[keras.Layer] = []  # that use their moving statistics in training
+        self.inference_norms: list[keras.Layer] = []  # batch norms that use moving statistics in training
 
     def _choose(self, model: keras.Model) -> dict[str, keras.Layer]:
         """Return every layer to freeze, by path."""
@@ -145,7 +145,7 @@ class FreezeLayers(GraphHook):
             slots = network.optimizer_slots(name)
             if (average := slots.pop(AVERAGE, None)) is not None:
                 self._averages[name] = average
-            if not self._whole_run:  # they may be those of an earlier fit, so their values do not say where they began
+            if not self._whole_run:  # after an earlier fit, slots do not have their initial values
                 self._slots[name] = [(slot, first if key == ACCUMULATORS else 0.0) for key, slot in slots.items()]
 
     def declare(self) -> Declaration:
@@ -154,7 +154,7 @@ class FreezeLayers(GraphHook):
         return Declaration(projected=set(self._latent))
 
     def _where_active(self, context: StepContext, held: tf.Tensor, current: tf.Tensor) -> tf.Tensor:
-        """Return `held` in a step that is frozen, else `current`."""
+        """Return `held` in steps in which the layers are frozen, else `current`."""
         return held if self._whole_run else tf.where(self._active(context), held, current)
 
     def _active(self, context: StepContext) -> tf.Tensor:
@@ -171,7 +171,7 @@ class FreezeLayers(GraphHook):
 
     @contextmanager
     def around_forward(self, context: StepContext) -> Iterator[None]:
-        """Let batch norm take its moving statistics, as Keras and other hooks do if it is not trainable for now."""
+        """Make batch norm use its moving statistics, as Keras and other hooks do for layers that are not trainable."""
         before = [layer._trainable for layer in self.inference_norms]  # `trainable` would also set that of its weights
         try:
             for layer in self.inference_norms:

@@ -1,4 +1,4 @@
-"""Freeze entries of weights under a mask, at whatever value they have, while the other entries train."""
+"""Freeze the masked entries of weights at their values, zero or not, while the other entries train."""
 
 from __future__ import annotations
 
@@ -28,13 +28,12 @@ from hookline.trainer.step.context import BuildContext, StepContext
 class FrozenMask(GraphHook):
     """Keep the entries under a mask at their values, zero or not, bit for bit, while the others train.
 
-    A mask says for each entry whether it survives (True) or is masked (False). Masked entries are frozen; with
-    freeze="survivors" the surviving ones are. The gradient of a frozen entry is stopped, including that of a
-    regularizer, and the entry's value is restored after the optimizer's update. Its slots are set to 0 when it freezes,
-    and its moving average equals its value. A frozen entry that another hook masks and sets to 0, as `prune` does, is 0
-    from then on.
+    A mask marks each entry as surviving (True) or masked (False). Masked entries are frozen; with freeze="survivors"
+    the surviving ones are. The gradient of a frozen entry is stopped, including that of a regularizer, and the entry's
+    value is restored after the optimizer's update. Its slots are set to 0 when it freezes, and its moving average
+    equals its value. A frozen entry that another hook masks and sets to 0, as `prune` does, is 0 from then on.
 
-    Masks are applied before rounding: `bnn_rounding` rounds a frozen 0 too, to +1 for instance. Keras's Adafactor
+    Masks are applied before rounding: `bnn_rounding` rounds a frozen 0 too, for example to +1. Keras's Adafactor
     produces NaN if a whole row and a whole column have had no gradient from the start; with such masks, set its
     epsilon_1 to 1e-12.
 
@@ -47,7 +46,7 @@ class FrozenMask(GraphHook):
     Equation:
         with m = 1 where an entry trains, 0 where it is frozen:
         forward:               y = w, bit for bit;  dL/dw = m dL/dy
-        after the optimizer:   w <- w where m = 1, else w as the step found it;  its average <- w where m = 0
+        after the optimizer:   w <- w where m = 1, else w at the start of the step;  its average <- w where m = 0
         when m changes:        its slots <- 0 where m = 0
         masks=magnitude:       masked: the round(fraction * n) smallest |w| of each kernel
 
@@ -100,10 +99,10 @@ class FrozenMask(GraphHook):
             masks: where masks come from. "magnitude": the smallest |w| of each kernel are masked; "file": an npz file;
                 "zeros": the weights of a run that are 0; "hook": another hook, whose masks are followed as they change.
             fraction: in [0, 1]; for "magnitude", the share of each kernel that is masked.
-            path: for "file", an npz file with an array of bool, or of 0 and 1, for each variable, by its name; for
+            path: for "file", an npz file with an array of bool, or of 0 and 1, for each variable, under its name; for
                 "zeros", a run directory.
             hook: for "hook", the name of a hook with the states "mask/<variable>".
-            freeze: "masked" freezes the masked entries and trains the survivors; "survivors" the other way round.
+            freeze: "masked" freezes the masked entries and trains the survivors; "survivors" does the opposite.
             begin_epoch: 0 or more; before it nothing is frozen. To follow splicing, begin when its masks are final.
             network: name of the network.
         """
@@ -122,7 +121,7 @@ class FrozenMask(GraphHook):
                 )
             self.reads = (f"{self.hook}/mask",)
         self._known: dict[str, tf.Tensor] = {}  # static masks that do not depend on the weights
-        self._digest = ""  # of what `path` gives
+        self._digest = ""  # of the masks from `path`
         self._state: dict[str, tf.Variable] = {}
         self._followed: dict[str, tf.Variable] = {}
         self._held: dict[str, tf.Tensor] = {}  # the masks of the step being traced, as read at its start
@@ -160,7 +159,7 @@ class FrozenMask(GraphHook):
             self._state[target.name] = tf.Variable(mask, trainable=False, name="mask")
 
     def _choose(self, target: Target, latent: tf.Tensor) -> tf.Tensor:
-        """Return the mask that holds from `begin_epoch` on: True where entries train."""
+        """Return the mask that applies from `begin_epoch` on: True where entries train."""
         if target.name in self._known:
             return self._known[target.name]
         survives = largest_entries(latent, self.fraction)
@@ -183,7 +182,7 @@ class FrozenMask(GraphHook):
         masks = self._read_masks(context)
         self._begins = tf.equal(context.step, 0)
         if self._begin and not self._followed:
-            whole = [tf.reduce_all(mask) for mask in masks.values()]  # a step that was skipped has chosen nothing
+            whole = [tf.reduce_all(mask) for mask in masks.values()]  # all True until chosen, even after a skip
             self._begins = tf.reduce_all([context.step >= self._begin, *whole])
             values = tf.cond(
                 self._begins,
@@ -191,12 +190,12 @@ class FrozenMask(GraphHook):
                 lambda: list(masks.values()),
             )
             masks = dict(zip(masks, values, strict=True))
-        self._held = masks  # a maker changes its masks before `project` runs
+        self._held = masks  # a followed hook updates its masks before `project` runs
         stopped = {name: entry_stop_gradients(weights[name], mask) for name, mask in self._held.items()}
         return {**weights, **stopped}
 
     def _read_masks(self, context: StepContext) -> dict[str, tf.Tensor]:
-        """Return the current masks; those of another hook hold from `begin_epoch` on."""
+        """Return the current masks; those of another hook apply from `begin_epoch` on."""
         masks = {name: tf.convert_to_tensor(variable) for name, variable in self._mask_variables().items()}
         if not (self._begin and self._followed):
             return masks
@@ -216,8 +215,8 @@ class FrozenMask(GraphHook):
         hold_averages(context.network, self._targets, after)
         clear = self._begins
         if self._followed:
-            clear = context.step >= self._begin  # whichever step changes the masks
-            # An entry that another hook releases in this very step starts with a slot of 0 as well.
+            clear = context.step >= self._begin  # any of these steps may change the masks
+            # An entry that another hook releases in this step also starts with a slot of 0.
             after = {name: tf.logical_and(before[name], mask) for name, mask in after.items()}
         clear_slots(context.network, self._targets, after, when=clear)
 
@@ -232,7 +231,7 @@ class FrozenMask(GraphHook):
 
     def advise(self, run: Run) -> Sequence[str]:
         if self.masks not in ("magnitude", "zeros"):
-            return ()  # the maker of the masks chose what they cover
+            return ()  # the source of the masks decides what they cover
         covered = [target.name for target in self._targets]
         lines = left_out_advice(self._network, self.layers, covered, state="without a mask")
         if self.masks == "zeros" and self.freeze == "masked" and not run.from_checkpoint:
@@ -256,7 +255,7 @@ class FrozenMask(GraphHook):
 
 
 def check_partner(name: str, value: Any, masks: str, *, users: Sequence[str]) -> str | None:
-    """Return an option that only some sources of masks need, and these must have."""
+    """Return an option's value; it is required with some sources of masks and refused with all others."""
     if masks in users and (not isinstance(value, str) or not value):
         raise UserError(f"masks={masks} needs {name}=... Received: {name}={value!r}.")
     if masks not in users and value is not None:
@@ -280,7 +279,7 @@ def read_mask_file(path: str, network: Network) -> dict[str, np.ndarray]:
 def _load_arrays(path: str) -> dict[str, np.ndarray]:
     found = user_path(path, "path")
     try:
-        with np.load(found, allow_pickle=False) as loaded:  # of one array without a name this is a TypeError
+        with np.load(found, allow_pickle=False) as loaded:  # a single unnamed array raises TypeError here
             return {name: loaded[name] for name in loaded.files}
     except ARRAY_FAULTS as error:
         raise UserError(
@@ -316,7 +315,7 @@ def _check_shape(what: str, array: np.ndarray, shape: tuple[int, ...]) -> None:
 
 
 def largest_entries(weights: tf.Tensor, fraction: float) -> tf.Tensor:
-    """Return a mask that is False for exactly round(fraction * size) entries, the smallest; ties in order."""
+    """Return a mask that is False for exactly the round(fraction * size) smallest entries; of equal ones, the first."""
     size = math.prod(weights.shape.as_list())
     backwards = tf.reshape(tf.abs(weights), [size])[::-1]  # of equal entries `keep_largest` keeps the first
     survives = keep_largest(backwards, size - math.floor(fraction * size + 0.5))
@@ -324,7 +323,7 @@ def largest_entries(weights: tf.Tensor, fraction: float) -> tf.Tensor:
 
 
 def followed_masks(context: BuildContext, hook: str, reader: str) -> dict[str, tf.Variable]:
-    """Return the masks that another hook offers as state "mask/<variable>", by variable name."""
+    """Return the masks that another hook has as state "mask/<variable>", by variable name."""
     prefix = f"{hook}/mask/"
     found = {key.removeprefix(prefix): variable for key, variable in context.states.items() if key.startswith(prefix)}
     if not found:
@@ -342,7 +341,7 @@ def mask_makers(context: BuildContext) -> list[str]:
     return sorted({key.partition("/")[0] for key in context.states if "/mask/" in key})
 
 
-LARGEST = 512  # pixels a side
+LARGEST = 512  # maximum height and width of a picture, in pixels
 
 
 def mask_pictures(masks: Mapping[str, tf.Variable]) -> dict[str, np.ndarray]:
@@ -359,7 +358,7 @@ Masks: TypeAlias = "Mapping[str, tf.Tensor]"
 
 
 def hold_values(targets: Sequence[Target], masks: Masks, latent: Masks, others: Mapping[str, tf.Variable]) -> None:
-    """Restore frozen entries to their values at the start of the step, but for those that other masks have made 0."""
+    """Restore frozen entries to their values at the start of the step, except those set to 0 by other masks."""
     for target in targets:
         value, kept = target.variable.value, masks[target.name]
         for key, mask in others.items():
@@ -369,7 +368,7 @@ def hold_values(targets: Sequence[Target], masks: Masks, latent: Masks, others: 
 
 
 def hold_averages(network: Network, targets: Sequence[Target], masks: Masks) -> None:
-    """Set the optimizer's moving average of a frozen entry, which was taken before the entry was restored."""
+    """Set the optimizer's moving averages of frozen entries, computed before these were restored, to their values."""
     for target in targets:
         average = network.optimizer_slots(target.name).get(AVERAGE)
         if average is not None:
@@ -377,7 +376,7 @@ def hold_averages(network: Network, targets: Sequence[Target], masks: Masks) -> 
 
 
 def clear_slots(network: Network, targets: Sequence[Target], masks: Masks, *, when: tf.Tensor) -> None:
-    """Set the optimizer's slots to 0 where the mask is False: once is enough, since 0 stays without a gradient."""
+    """Set the optimizer's slots to 0 where the mask is False. Once is enough: without a gradient they stay 0."""
     slots = [
         (slot.value, masks[target.name])
         for target in targets

@@ -1,4 +1,4 @@
-"""Batch norm on TensorFlow's fused kernel, in training and in evaluation; the model stays as it is."""
+"""Batch norm on TensorFlow's fused kernel, in training and in evaluation; the model is unchanged."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class FusedBatchNorm(GraphHook):
                      moving <- momentum * moving + (1 - momentum) * the batch's
         evaluation:  the same y with the moving mean and variance
 
-    Cost: On large inputs a layer takes a third to a half of the time that it takes in Keras.
+    Cost: On large inputs a layer takes a third to a half of the time of Keras's layer.
 
     Pitfalls:
         tests/hooks/test_fused_batch_norm.py: the kernel returns the unbiased variance; it is converted to the
@@ -60,7 +60,7 @@ class FusedBatchNorm(GraphHook):
 
         Args:
             layers: patterns on paths or names of batch norm layers; "*" for all of them, even if there are none.
-            min_entries: entries (batch times pixels times channels) of a layer's inputs from which on the kernel is
+            min_entries: minimum number of entries (batch * pixels * channels) of a layer's inputs for the kernel to be
                 used in training; in evaluation, twice as many, or 50 times as many with more than 64 channels.
             network: name of the network, or a pattern; "*" for every network of a run.
         """
@@ -94,7 +94,7 @@ class FusedBatchNorm(GraphHook):
         return call_fused(layer, inputs, by_batch=by_batch)
 
     def summary(self) -> dict[str, Any]:
-        """Return which layers had fused calls, and which had others and why, in training and in evaluation."""
+        """Return the layers with fused calls and those left to Keras, with reasons, in training and in evaluation."""
         return {
             phase: {"fused": [path for path in self._chosen if path in self._fused[phase]], "left_to_keras": left}
             for phase, left in self._left.items()
@@ -114,7 +114,7 @@ def find_batch_norms(model: keras.Model, patterns: str | Sequence[str]) -> dict[
 
 
 def call_fused(layer: keras.layers.BatchNormalization, inputs: tf.Tensor, *, by_batch: bool) -> tf.Tensor:
-    """Return what `BatchNormalization.call` does, computed by the fused kernel; write moving statistics as it does."""
+    """Return the outputs of `BatchNormalization.call` from the fused kernel; update moving statistics as it does."""
     scale = keras.ops.cast(layer.gamma, "float32") if layer.scale else tf.ones([inputs.shape[-1]])
     offset = keras.ops.cast(layer.beta, "float32") if layer.center else tf.zeros([inputs.shape[-1]])
     moving_mean = keras.ops.cast(layer.moving_mean, "float32")
@@ -134,7 +134,7 @@ WIDE, WIDE_FACTOR = 64, 50  # with more channels, Keras's two ops are as fast un
 
 
 def has_own_methods(layer: keras.layers.BatchNormalization) -> bool:
-    """Return whether a layer is of a subclass that computes something of its own."""
+    """Return whether a layer's class overrides how batch norm is computed."""
     return any(getattr(type(layer), name) is not getattr(keras.layers.BatchNormalization, name) for name in OWN_METHODS)
 
 
@@ -173,7 +173,7 @@ def why_call_stays(
 
 
 def _compiled_by_xla(graph: tf.Graph) -> bool:
-    """Return whether a graph is traced for a `tf.function(jit_compile=True)`, or inside of one."""
+    """Return whether a graph is traced for a `tf.function(jit_compile=True)`, or inside one."""
     for each in with_outer_graphs(graph):
         context = each._get_control_flow_context()
         while context is not None:

@@ -1,4 +1,4 @@
-"""Another backward pass for layers, or for all ops of a type; the forward pass stays as it is."""
+"""Override the backward pass of layers, or of all ops of a type; the forward pass is unchanged."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ EVERY_LAYER = "*"
 class GradientOverride(GraphHook):
     r"""Override the backward pass of layers, or of all ops of a type, in an unmodified Keras model.
 
-    With `layers`, the gradient of a layer's inputs is overridden: earlier layers get other gradients; the layer's own
-    weights and later layers keep theirs. With `op_type`, the gradients of all inputs of every op of this type in the
-    forward pass are overridden; the inputs of a MatMul include the kernel. The forward pass does not change.
+    With `layers`, the gradient of a layer's inputs is overridden: earlier layers get different gradients; the layer's
+    own weights and later layers keep theirs. With `op_type`, the gradients of all inputs of every op of this type in
+    the forward pass are overridden; the inputs of a MatMul include the kernel. The forward pass does not change.
 
     "identity", "round_through", "hard_tanh_through" and "guided_relu" replace the gradient; "clip", "reverse" and
     "scale" modify it. For your own backward pass, set `'plugins=[my_package]'
     'hooks.gradient_override.backward={_target_: my_package.my_backward}'`. `my_backward` returns a
-    `hookline.trainer.ops.backward.Backward`, whose docstring says what its field `function` receives. `function`
-    returns one gradient for each input, in the shape of the input. With trainer.precision=float16 the backward pass
-    sees gradients times the loss scale, and "clip" compares these with its limit; `clip_gradients` compares the
-    unscaled ones.
+    `hookline.trainer.ops.backward.Backward`; see its docstring for the arguments of its field `function`, which returns
+    one gradient for each input, in the shape of the input. With trainer.precision=float16 the backward pass receives
+    gradients times the loss scale, and "clip" compares these with its limit; `clip_gradients` compares the unscaled
+    ones.
 
     Group: technique
 
@@ -49,7 +49,7 @@ class GradientOverride(GraphHook):
         clip:                     dL/dx = min(max(g, -limit), limit), entry by entry
         scale, reverse:           dL/dx = factor * g, and -factor * g
         limit, factor:            arguments of `backward`, such as {name: clip, limit: 0.5}; by default 1
-        rise > 0:                 times (2 / (1 + exp(-rise p)) - 1), with p the share of the run's steps that are done
+        rise > 0:                 times (2 / (1 + exp(-rise p)) - 1), with p the completed share of the run's steps
 
     Scalars:
         gradient_override/rise: current factor of the rise, if `rise` is set.
@@ -73,7 +73,7 @@ class GradientOverride(GraphHook):
             hooks.gradient_override.op_type=Relu model.activation=relu
     """
 
-    priority = 90  # calls that other hooks replace are replaced by then
+    priority = 90  # late, so that it wraps calls that other hooks have replaced
 
     def __init__(
         self,
@@ -88,11 +88,11 @@ class GradientOverride(GraphHook):
 
         Args:
             layers: patterns on paths or names of layers; None or "*" with an op_type.
-            backward: name of the catalogue, or a dict with its arguments such as {"name": "reverse", "factor": 0.5}, or
-                a `Backward`.
-            op_type: type of TensorFlow ops such as "Relu"; None for layers.
-            rise: 0 or more; above 0, the gradient that a modifying backward pass returns rises from 0 over the run, as
-                in Ganin et al. 2016 with 10; 0: the full gradient from the first step on.
+            backward: name of a backward pass such as "clip", a dict with its arguments such as {"name": "reverse",
+                "factor": 0.5}, or a `Backward`.
+            op_type: type of TensorFlow ops such as "Relu"; None to override layers.
+            rise: 0 or more; above 0, the gradient from a modifying backward pass is scaled up from 0 over the run (10
+                in Ganin et al. 2016); 0: the full gradient from the first step on.
             network: name of the network.
         """
         if not isinstance(backward, Backward):
@@ -140,7 +140,7 @@ class GradientOverride(GraphHook):
         return {f"{self.key}/rise": self._risen(context.step)} if self.rise else {}
 
     def _rising(self, step: tf.Tensor) -> Backward:
-        """Return the backward pass that layers have in a step."""
+        """Return the backward pass of layers in a step, scaled by the rise."""
         if not self.rise:
             return self.backward
 
@@ -159,7 +159,7 @@ class GradientOverride(GraphHook):
 
 
 def _call(call: Callable[..., Any], backward: Backward, name: str, *args: Any, **kwargs: Any) -> Any:
-    """Return what a layer's call returns, with a backward pass on it."""
+    """Return the outputs of a layer's call, with its backward pass overridden."""
     given = [each for each in keras.tree.flatten((args, kwargs)) if tf.is_tensor(each) and each.dtype.is_floating]
     before = modify_gradients(backward, given, name=name) if backward.modifies else map(tf.stop_gradient, given)
     passed = {id(old): new for old, new in zip(given, before, strict=True)}
@@ -171,7 +171,7 @@ def _call(call: Callable[..., Any], backward: Backward, name: str, *args: Any, *
 
 
 def _replaced(backward: Backward, outputs: list[tf.Tensor], inputs: list[tf.Tensor], name: str) -> list[tf.Tensor]:
-    """Return a layer's outputs; the gradients of its inputs are those of a backward pass."""
+    """Return a layer's outputs, with the gradients of its inputs computed by a backward pass."""
     count = len(outputs)
 
     def forward(*given: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -214,7 +214,7 @@ def _gradients(
 
 
 def ordinary_gradients(operation: tf.Operation, upstream: tuple[tf.Tensor, ...]) -> list[tf.Tensor | None]:
-    """Return TensorFlow's own gradients of an op, one for each input, as if nothing were mapped."""
+    """Return TensorFlow's own gradients of an op, one for each input, as if there were no override."""
     inputs = [tf.identity(each) for each in operation.inputs]
     floats = [each for each in inputs if overrides.is_differentiable(each)]
     gradients = tf.gradients(repeat(operation, inputs), floats, grad_ys=list(upstream))
@@ -223,7 +223,7 @@ def ordinary_gradients(operation: tf.Operation, upstream: tuple[tf.Tensor, ...])
 
 
 def repeat(operation: tf.Operation, inputs: Iterable[tf.Tensor]) -> list[tf.Tensor]:
-    """Return the outputs of an op of the same type and attributes on other inputs, without the mark."""
+    """Return the outputs of an op of the same type and attributes on other inputs, without the override mark."""
     attributes = {key: value for key, value in operation.node_def.attr.items() if key != MARK}
     dtypes = [each.dtype for each in operation.outputs]
     graph = tf.compat.v1.get_default_graph()
@@ -232,10 +232,10 @@ def repeat(operation: tf.Operation, inputs: Iterable[tf.Tensor]) -> list[tf.Tens
 
 @contextmanager
 def override_ops(op_type: str, backward: Backward, name: str) -> Iterator[None]:
-    """Give the ops of a type that the block creates another gradient."""
+    """Override the gradients of the ops of a type that the block creates."""
     graph = tf.compat.v1.get_default_graph()
     before, known = len(graph.get_operations()), _functions(graph)
-    key = f"hookline_{uuid.uuid4().hex}"  # the registry is the process's, and forgets nothing
+    key = f"hookline_{uuid.uuid4().hex}"  # the registry is global and keeps every entry
 
     @tf.RegisterGradient(key)
     def gradient(operation: tf.Operation, *upstream: tf.Tensor) -> list[tf.Tensor | None]:

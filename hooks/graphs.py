@@ -1,4 +1,4 @@
-"""Functional models: called anew with other layers; calls replaced."""
+"""Rebuild functional models with other layer calls, and replace the `call` of layers temporarily."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Call: TypeAlias = "Callable[..., tf.Tensor]"
 
 
 def call_anew(model: keras.Model, touches: Callable[[Any], bool], call: Callable[..., Any]) -> keras.Model:
-    """Return the model with `call(layer, *args, **kwargs)` in place of the call of each layer that it touches.
+    """Rebuild a functional model with `call(layer, *args, **kwargs)` for each layer for which `touches` is true.
 
-    The layers and variables are the same. Inner models that hold such layers are called anew too; a model that holds
-    none is returned as it is.
+    Layers and variables are shared. Inner models with such layers are rebuilt too; a model without any, or without a
+    known graph, is returned unchanged.
     """
     if not is_graph(model) or not any(map(touches, model._flatten_layers())):
         return model
@@ -46,7 +46,7 @@ def call_anew(model: keras.Model, touches: Callable[[Any], bool], call: Callable
 
 @contextmanager
 def calls_replaced(calls: Iterable[tuple[keras.Layer, Callable[..., Any]]]) -> Iterator[None]:
-    """Replace the `call` of layers inside the block, past Keras, which would look for variables in it."""
+    """Replace the `call` of layers inside the block, without Keras's attribute tracking."""
     calls = list(calls)
     before = [vars(layer).get("call") for layer, _ in calls]
     try:
@@ -61,7 +61,7 @@ def calls_replaced(calls: Iterable[tuple[keras.Layer, Callable[..., Any]]]) -> I
 
 
 def calls_frozen(layers: Iterable[keras.Layer], frozen: tf.Tensor) -> list[tuple[keras.Layer, Call]]:
-    """Return calls that do what the layers do now, but where `frozen` is True use and keep their moving statistics."""
+    """Return the layers' current calls, modified to use and keep the moving statistics when `frozen` is True."""
     return [(layer, partial(_call_frozen, layer, layer.call, frozen)) for layer in layers]
 
 
@@ -74,7 +74,7 @@ def _call_frozen(
     moving = layer.non_trainable_variables
 
     def run(by_batch: bool) -> list[tf.Tensor]:
-        with keras.StatelessScope(values) as scope:  # what a branch assigns must leave it as a result
+        with keras.StatelessScope(values) as scope:  # a branch must return what it assigns
             outputs = call(inputs, training=by_batch, mask=mask)
             return [outputs, *(tf.identity(scope.get_current_value(each)) for each in moving)]
 
@@ -85,7 +85,7 @@ def _call_frozen(
 
 
 def write_out(model: keras.Model, kinds: type | tuple[type, ...]) -> keras.Model:
-    """Return the model for inference, with what `written_out` of a hook's layers returns: the same variables."""
+    """Return the model for inference, with `written_out` as the call of a hook's layers; variables are shared."""
 
     def call(layer: Any, inputs: Any) -> Any:
         return layer.written_out(inputs)

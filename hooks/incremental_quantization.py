@@ -1,4 +1,4 @@
-"""Incremental network quantization: share by share, weights become powers of two and freeze; the rest still trains."""
+"""Incremental network quantization: growing shares of weights become frozen powers of two while the rest trains."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class IncrementalQuantization(GraphHook):
     """Quantize a growing share of each kernel to 0 or a signed power of two, and train the rest.
 
     Each quantization step rounds some entries of a kernel, the largest first, to the levels 0 and +-2^k, n2 <= k <= n1.
-    They never change again, whatever momentum, weight decay or regularizers do (`prune` may still set them to 0). The
+    They never change again, regardless of momentum, weight decay or regularizers (`prune` may still set them to 0). The
     others keep training and compensate for the error. The levels of a kernel follow from its largest weight at the
     first quantization step and are fixed from then on. The last quantization step quantizes all entries that are left;
     it takes place in the last step of the run at the latest. Biases and batch norm stay float.
@@ -41,7 +41,7 @@ class IncrementalQuantization(GraphHook):
         levels: 0 and +-2^k for n2 <= k <= n1
         w -> sign(w) b, for the level b with (a + b) / 2 <= |w| < 3 b / 2, a the next lower level; smaller |w| -> 0
         of n entries round(share * n) are quantized: those with the largest |w|, or drawn at random
-        these have dL/dw = 0, and after the optimizer they and their moving average are put back on their level
+        these have dL/dw = 0, and after the optimizer they and their moving average are reset to their level
 
     State:
         mask/<variable>: True where an entry still trains.
@@ -59,8 +59,8 @@ class IncrementalQuantization(GraphHook):
             entries. The boundary between two nonzero levels is exactly 1.5 times a power of two; a logarithm in float32
             is not exact there.
 
-    Reference: Zhou et al. 2017, arXiv 1702.03044, equations 1, 2 and 4. Weights above 1.5 * 2^n1, of which the paper
-        says nothing, are rounded to 2^n1.
+    Reference: Zhou et al. 2017, arXiv 1702.03044, equations 1, 2 and 4. Weights above 1.5 * 2^n1, which the paper does
+        not cover, are rounded to 2^n1.
 
     Example:
         python train.py recipe=incremental_quantization
@@ -84,10 +84,10 @@ class IncrementalQuantization(GraphHook):
         """Check the options.
 
         Args:
-            layers: patterns on paths or names of layers that hold kernels, those of `prune`.
-            shares: of a kernel's entries that are quantized after each quantization step; rising, the last one 1.
-            begin_epoch: of the first share, 0 or more.
-            step_epochs: above 0, from one share to the next; None divides the rest of the run into equal parts.
+            layers: patterns on paths or names of layers with kernels, as for `prune`.
+            shares: share of a kernel's entries quantized after each quantization step; increasing, the last one 1.
+            begin_epoch: 0 or more; epochs before the first quantization step.
+            step_epochs: above 0, from one share to the next; None divides the rest of the run evenly.
             bits: 2 to 8 per weight: zero and 2^(bits - 1) signed powers of two.
             criterion: "magnitude" quantizes the largest entries first, "random" draws them.
             network: name of the network.
@@ -123,7 +123,7 @@ class IncrementalQuantization(GraphHook):
         return Declaration(state, writes=state, projected=names, rounded=names, best_from_step=since)
 
     def shipped_bits(self, shipped: Mapping[str, np.ndarray]) -> Bits:
-        """Return the bits of each kernel that is quantized as a whole and shipped on its levels."""
+        """Return the bits of each kernel that is fully quantized and ships on its levels."""
         settled = (name for name, mask in self._masks.items() if not mask.numpy().any())
         found = {name: self.bits for name in settled if self._on_levels(name, shipped[name]).all()}
         return Bits(dict(found), found)
@@ -168,7 +168,7 @@ class IncrementalQuantization(GraphHook):
             if self.criterion == "random":
                 seed = context.stateless_seed(f"{self.name}/{kernel.name}")
                 scores = tf.random.stateless_uniform(latent.shape, seed)
-            scores = tf.where(mask, scores, float("inf"))  # what is quantized stays quantized, and counts
+            scores = tf.where(mask, scores, float("inf"))  # quantized entries stay quantized, and count
             chosen = keep_largest(tf.reshape(scores, [-1]), tf.gather(counts, wanted - 1))
             left = tf.logical_and(mask, tf.logical_not(tf.reshape(chosen, mask.shape)))
             return left, tf.where(done == 0, level_exponents(latent, self.bits), exponents)
@@ -176,7 +176,7 @@ class IncrementalQuantization(GraphHook):
         return tf.cond(due, change, lambda: (tf.identity(mask), tf.identity(exponents)))
 
     def project(self, context: StepContext) -> None:
-        """Give quantized entries the level of their value when the step began, by which they were chosen."""
+        """Set quantized entries to the level of their value at the start of the step, by which they were chosen."""
         names = [kernel.name for kernel in self._kernels]
         begun = [context.latent[name] for name in names]
 
@@ -225,7 +225,7 @@ def _level_unless(mask: tf.Tensor, level: tf.Tensor, value: tf.Tensor) -> tf.Ten
 
 
 def change_steps(count: int, begin_epoch: float, step_epochs: float | None, context: BuildContext) -> list[int]:
-    """Return the optimizer steps in which the shares grow. One at the very end of the run falls on its last step."""
+    """Return the optimizer steps at which the shares grow; one at the end of the run is moved to its last step."""
     total_steps, steps_per_epoch = context.total_steps, context.steps_per_epoch
     total_epochs = total_steps / steps_per_epoch
     apart = (total_epochs - begin_epoch) / count if step_epochs is None else step_epochs

@@ -1,4 +1,4 @@
-"""Kernels of a network: which layers have them, which a hook chose, which it left out."""
+"""Kernels of a network: which layers have them, and which a hook selects or leaves out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MARK = "_added_by_hook"
 
 
 def mark_added(layer: keras.layers.Layer, hook: str) -> None:
-    """Mark a layer and all layers inside it as a hook's own, which patterns of other hooks do not choose."""
+    """Mark a layer and all layers inside it as added by a hook, so that hooks for kernels do not select them."""
     for each in layer._flatten_layers():
         setattr(each, MARK, hook)
 
@@ -57,37 +57,37 @@ class Target:
 class Kernel(Target):
     """Hold one latent kernel."""
 
-    channel_axes: tuple[int, ...]  # axes that tell output channels apart
+    channel_axes: tuple[int, ...]  # axes of the output channels
 
 
 def is_kernel_layer(layer: keras.Layer) -> bool:
-    """Return whether a layer is a dense layer or a convolution of any kind, and no hook's own."""
+    """Return whether a layer is a dense layer or a convolution of any kind that no hook added."""
     return is_of(layer, KERNEL_LAYERS) and not hasattr(layer, MARK)
 
 
 def holds_kernel(layer: keras.Layer) -> bool:
-    """Return whether a layer holds a kernel itself: a weight of two axes or more with a name of Keras's kernels."""
+    """Return whether a layer has a kernel of its own: a weight with two or more axes that is named like one."""
     return bool(own_kernels(layer)) and not hasattr(layer, MARK)
 
 
 def own_kernels(layer: keras.Layer) -> list[keras.Variable]:
-    """Return the kernels that a layer holds itself, not within layers inside it."""
+    """Return the kernels of a layer itself, without those of layers inside it."""
     return [variable for variable in own_weights(layer) if variable.name in KERNEL_NAMES and len(variable.shape) > 1]
 
 
 def own_weights(layer: keras.Layer) -> list[keras.Variable]:
-    """Return the weights and moving statistics that a layer holds itself, not within layers inside it."""
+    """Return the weights and moving statistics of a layer itself, without those of layers inside it."""
     return [*layer._trainable_variables, *layer._non_trainable_variables]
 
 
 def select_kernels(network: Network, patterns: str | Sequence[str], *, doing: str) -> list[Kernel]:
-    """Return the kernels of the layers that match, of any layer that holds one."""
+    """Return the kernels of the matching layers, of any type."""
     layers = select_layers(network.model, patterns, accept=holds_kernel, kind="kernel layer")
     return find_kernels(network, layers, doing=doing)
 
 
 def find_kernels(network: Network, layers: dict[str, keras.Layer], *, doing: str = "quantized") -> list[Kernel]:
-    """Return the kernels of layers, those of separable convolutions and of recurrent cells apart."""
+    """Return the kernels of layers; separable convolutions and recurrent cells have several."""
     names = {id(variable): name for name, variable in network.trainable_variables.items()}
     kernels = []
     for path, layer in layers.items():
@@ -102,7 +102,7 @@ def find_kernels(network: Network, layers: dict[str, keras.Layer], *, doing: str
 
 
 def channel_axes(layer: keras.Layer, variable: keras.Variable) -> tuple[int, ...]:
-    """Return the axes of a kernel that tell its output channels apart."""
+    """Return the axes of a kernel that index its output channels."""
     if is_depthwise(layer, variable):
         return (-2, -1)
     if is_of(layer, ("EinsumDense",)):
@@ -113,7 +113,7 @@ def channel_axes(layer: keras.Layer, variable: keras.Variable) -> tuple[int, ...
 
 
 def is_depthwise(layer: keras.Layer, variable: keras.Variable) -> bool:
-    """Return whether a kernel is that of a depthwise convolution, which adds over no input channels."""
+    """Return whether a kernel is that of a depthwise convolution, which does not sum over input channels."""
     return is_of(layer, DEPTHWISE) or variable.name == "depthwise_kernel"
 
 
@@ -136,7 +136,7 @@ def kernel_names(network: Network) -> list[str]:
 def select_targets(
     network: Network, patterns: str | Sequence[str], offered: Collection[str], *, kind: str
 ) -> list[Target]:
-    """Return those of the offered variables whose layers match, in the network's order."""
+    """Return the offered variables of the matching layers, in the network's order."""
     owners = {name: path for name, path in variable_layers(network).items() if name in offered}
     paths = layer_paths(network.model)
     holders = {id(paths[path]) for path in owners.values()}
@@ -168,14 +168,14 @@ def entry_shares(name: str, kernels: Sequence[Kernel], flags: Sequence[tf.Tensor
 
 
 def relative_distance(context: StepContext, names: Iterable[str]) -> tf.Tensor:
-    """Return the root mean square of the change that the forward pass makes to latent weights, divided by theirs."""
+    """Return the RMS change of latent weights in the forward pass, divided by the RMS of the latent weights."""
     latent = {name: tf.cast(context.latent[name], tf.float32) for name in names}
     away = [tf.cast(context.weights[name], tf.float32) - own for name, own in latent.items()]
     return tf.math.divide_no_nan(tf.linalg.global_norm(away), tf.linalg.global_norm(list(latent.values())))
 
 
 def left_out_weights(network: Network, covered: Collection[str]) -> list[Target]:
-    """Return the trainable weights of two axes or more that are not covered, without biases."""
+    """Return the trainable weights with two or more axes that are not covered, except biases."""
     layers, owners = {"": network.model, **layer_paths(network.model)}, variable_layers(network)
     return [
         Target(name, owners.get(name, ""), each)
@@ -190,7 +190,7 @@ def left_out_weights(network: Network, covered: Collection[str]) -> list[Target]
 def left_out_advice(
     network: Network, patterns: str | Sequence[str], covered: Collection[str], *, state: str, reason: str = OWN_KERNELS
 ) -> list[str]:
-    """Return one line with the share of entries that "*" leaves out, if any."""
+    """Return a warning with the share of entries that "*" leaves out, if any."""
     missed = left_out_weights(network, covered)
     if "*" not in ([patterns] if isinstance(patterns, str) else patterns) or not missed:
         return []

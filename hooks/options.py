@@ -1,4 +1,4 @@
-"""Functions and epochs that options name, and the variables of optimizers."""
+"""Functions, paths and epochs given by options, and the variables of optimizers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hookline.trainer.step.context import BuildContext
 def parse_named(
     option: str, given: Any, known: Mapping[str, Callable[..., Any]], hidden: Collection[str] = ()
 ) -> tuple[str, dict[str, Any]]:
-    """Return the name of a known function, and the arguments for it, that an option gives: "a", or {name: a, b: 1}."""
+    """Return the name and the arguments of a known function from an option such as "a" or {name: a, b: 1}."""
     arguments = dict(given) if isinstance(given, Mapping) else {"name": given}
     name = check_choice(option, arguments.pop("name", None), list(known))
     parameters = inspect.signature(known[name]).parameters.keys() - hidden
@@ -28,7 +28,7 @@ def parse_named(
 
 
 def check_place(key: str, path: str) -> None:
-    """Refuse a place that an option names and where nothing lies."""
+    """Raise a UserError if the path that an option gives does not exist."""
     if not user_path(path, key).exists():
         raise UserError(
             f"{key}={path} does not exist. Expected a run or a file. If it has moved since the run began, put it back, "
@@ -37,12 +37,12 @@ def check_place(key: str, path: str) -> None:
 
 
 def epoch_start(epoch: float, steps_per_epoch: float) -> int:
-    """Return the first step before which this many epochs have been drawn."""
+    """Return the first step after this many epochs."""
     return math.ceil(epoch * steps_per_epoch - 1e-6)  # 0.1 * 3 is a little more than 0.3
 
 
 def begin_step(epoch: float, context: BuildContext, option: str = "begin_epoch") -> int:
-    """Return the first step after `begin_epoch`, or another option; it must lie within the run."""
+    """Return the first step after `begin_epoch`, or after another option's epoch; it must lie within the run."""
     step = epoch_start(epoch, context.steps_per_epoch)
     if step >= context.total_steps:
         epochs = context.total_steps / context.steps_per_epoch
@@ -61,7 +61,7 @@ AVERAGE = "_model_variables_moving_average"
 
 
 def exclude_from_decay(optimizer: keras.optimizers.Optimizer, variable: keras.Variable) -> None:
-    """Let no weight decay of the optimizer change a variable; Keras allows it only before the optimizer is built."""
+    """Exclude a variable from weight decay, even after the optimizer is built, when Keras no longer allows it."""
     inner = inner_of(optimizer)
     excluded: set[int] = getattr(inner, "_exclude_from_weight_decay", set())
     inner._exclude_from_weight_decay = {*excluded, inner._var_key(variable)}
@@ -69,13 +69,13 @@ def exclude_from_decay(optimizer: keras.optimizers.Optimizer, variable: keras.Va
 
 
 def moving_average(network: Network, name: str) -> keras.Variable | None:
-    """Return the average that an optimizer with `use_ema` keeps of a variable, or None."""
+    """Return the moving average of a variable in an optimizer with `use_ema`, or None."""
     averaged = inner_of(network.optimizer).use_ema and name in network.trainable_variables
     return network.optimizer_slots(name)[AVERAGE] if averaged else None
 
 
 def project_with_average(network: Network, name: str, project: Callable[[tf.Tensor], tf.Tensor]) -> None:
-    """Project a variable and its moving average, which was taken before the projection and may replace it later."""
+    """Project a variable and its moving average, which was computed before the projection and may replace it later."""
     for each in (network.variables[name], moving_average(network, name)):
         if each is not None:
             each.value.assign(project(tf.convert_to_tensor(each.value)))

@@ -1,4 +1,4 @@
-"""Pruning on a schedule: masks over kernels, made from magnitudes inside the traced step, and held by projection."""
+"""Pruning on a schedule: masks over kernels, computed from magnitudes in the traced step, enforced by projection."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class Prune(GraphHook):
     Schedules: "one_shot" prunes once, at `begin_epoch`; "constant" does the same, but only evaluations after
     `end_epoch` can count as the best; "polynomial" goes from `initial_sparsity` to the final one; "iterative" prunes to
     each of `stages` and trains the survivors in between. "splicing" follows the same polynomial, but until `end_epoch`
-    only the forward pass sees the zeros: latent values keep training, with the gradient of the masked network, and
+    only the forward pass uses the zeros: latent values keep training, with the gradient of the masked network, and
     entries may return.
 
     Masks are computed from the weights at the start of a step and apply from its end. Exactly round(sparsity * n) of n
     units (entries, blocks or channels) are pruned: n counts the units of one kernel; with scope=global, of all kernels
     together; with structure={n_m: ...}, of one group of m inputs. Among equal units those at the end are pruned first,
     but the largest of a kernel always stays. Pruned entries get no gradient and are exactly 0 after every step,
-    whatever the optimizer does. (With splicing, this holds once the masks are final.) `bnn_rounding` then rounds these
+    regardless of the optimizer. (With splicing, this holds once the masks are final.) `bnn_rounding` then rounds these
     zeros to other values, unless its kernel quantizer is `ste_tern`. To clear the optimizer's slots too, add the hook
     `frozen_mask` with masks=hook and hook=prune; with splicing, its begin_epoch must not be before the end_epoch of
     this hook.
@@ -61,14 +61,14 @@ class Prune(GraphHook):
                      s_i, s_f: initial and final sparsity;  t0, t1: steps of the first and of the final masks
         m = 0 at the round(s_t n) units with the smallest score: |w|; of blocks and channels the mean |w|, or the root
                      mean square of w (criterion=l2)
-        forward:              m w in place of w;  dL/dw = m dL/d(m w), for splicing dL/d(m w) until t1
-        after the optimizer:  w <- m w, for splicing from t1 on; likewise its moving average
-        splicing:             a pruned unit takes the place of a kept one where its score > hysteresis * the other's
+        forward:              m w instead of w;  dL/dw = m dL/d(m w), for splicing dL/d(m w) until t1
+        after the optimizer:  w <- m w, for splicing from t1 on; the same for its moving average
+        splicing:             a pruned unit replaces a kept one if its score > hysteresis * the other's
         rewinding:            w <- m w_k in the step that makes masks final (with `stages`: at each); k = `rewind_epoch`
 
     State:
         mask/<variable>: True where an entry is kept.
-        updates: how often the masks have changed.
+        updates: number of mask updates so far.
 
     Scalars:
         sparsity/total: share of zeros over all pruned kernels, after masking and before other hooks round.
@@ -85,10 +85,9 @@ class Prune(GraphHook):
         tests/hooks/pruning/test_settings.py: the end is always an update, even if the frequency does not divide the
             number of steps.
         tests/hooks/test_prune.py: pruned entries are 0 after every step, not only in the next forward pass; an update
-            that falls on a skipped step takes place in the next one. Rewinding returns survivors and
-            the optimizer's state together, to the values of one step.
-        tests/hooks/pruning/test_selector.py: even among equal entries, exactly the required number
-            is pruned.
+            that is due in a skipped step takes place in the next one. Rewinding returns survivors and the optimizer's
+            state together, to the values of one step.
+        tests/hooks/pruning/test_selector.py: even among equal entries, exactly the required number is pruned.
 
     Reference: Zhu and Gupta 2017, arXiv 1710.01878, equation 1; Han et al. 2015, arXiv 1506.02626 (iterative); Guo et
         al. 2016, arXiv 1608.04493, equation 3 (splicing); Frankle et al. 2019, arXiv 1903.01611, algorithm 1
@@ -131,31 +130,32 @@ class Prune(GraphHook):
         Args:
             layers: patterns on paths or names of layers that hold kernels, such as "encoder/*".
             schedule: "one_shot", "constant", "polynomial", "iterative" or "splicing".
-            final_sparsity: in [0, 1], or by layer pattern, of which the last that matches counts; "auto" for what
-                `structure` or `stages` say, else 0.5.
+            final_sparsity: in [0, 1], or a dict by layer pattern, in which the last match counts; "auto" for that of
+                `structure` or `stages`, else 0.5.
             initial_sparsity: at `begin_epoch`, for "polynomial" and "splicing".
             begin_epoch: epochs before the first masks.
-            end_epoch: by the end of which masks are final; None for halfway from the begin to the end of training.
+            end_epoch: epochs after which masks are final; None for halfway from `begin_epoch` to the end of training.
             frequency: steps between updates of the masks.
-            frequency_growth: of at least 1; the factor from one interval between updates to the next.
-            power: of the polynomial, above 0.
-            stages: rising sparsities, each as `final_sparsity`, for "iterative"; the last one is the final one.
+            frequency_growth: at least 1; factor from one interval between updates to the next.
+            power: above 0; exponent of the polynomial.
+            stages: increasing sparsities, each like `final_sparsity`, for "iterative"; the last one is the final one.
             stage_epochs: epochs from one stage to the next.
-            hysteresis: of at least 1, for "splicing"; a pruned entry so many times as large as a kept one replaces it.
-            rewind_epoch: epochs after which survivors are kept to return to; before the masks are final, or for
-                "iterative" before the first ones. None to train on.
+            hysteresis: at least 1, for "splicing"; a pruned entry replaces a kept one if it is more than this many
+                times as large.
+            rewind_epoch: epoch to which survivors are rewound; before the masks are final, or for "iterative" before
+                the first ones. None: no rewinding.
             scope: "per_layer", or "global" to rank the entries of all kernels together.
             structure: "unstructured"; "channel" for whole output channels; {"n_m": [n, m]} to keep n of every m
                 consecutive inputs (input channels of a convolution) of an output; {"block": [rows, columns]} of the
                 matrix [inputs, outputs]. Sparsities count blocks and channels.
-            criterion: how blocks and channels are ranked: "magnitude" (L1 norm) or "l2".
+            criterion: how blocks and channels are ranked: "magnitude" (mean |w|) or "l2" (root mean square).
             network: name of the network.
         """
         given = {name: value for name, value in locals().items() if name not in ("self", "network", "rewind_epoch")}
         self.settings = Settings(**given)
         self.rewind_epoch = None if rewind_epoch is None else check_number("rewind_epoch", rewind_epoch, 0)
         if rewind_epoch is not None:
-            self.conflicts = ("incremental_quantization",)  # whose levels it would put back, too
+            self.conflicts = ("incremental_quantization",)  # rewinding would reset its levels, too
         self.network = network
 
     def build(self, context: BuildContext) -> None:
@@ -213,12 +213,12 @@ class Prune(GraphHook):
         return changed
 
     def _trained(self, mask: tf.Variable) -> tf.Tensor:
-        """Return where entries train: kept entries; in splicing all, until the masks are final."""
+        """Return where entries train: kept entries or, with splicing, all entries until the masks are final."""
         kept = tf.convert_to_tensor(mask)
         return tf.logical_or(kept, self._updates < len(self._steps)) if self._splices else kept
 
     def _wanted(self, context: StepContext) -> tf.Tensor:
-        """Return how often the masks should have changed when this step is done."""
+        """Return the number of mask updates that should be done by the end of this step."""
         return tf.math.count_nonzero(tf.constant(self._steps, tf.int64) <= context.step)
 
     def transform_state(self, new_state: Tensors, context: StepContext) -> Tensors:
@@ -294,10 +294,10 @@ NOT_YET = -1
 
 
 class Rewinding:
-    """Keep latent variables, moving statistics, and the optimizer's slots and count, and put them back together."""
+    """Save latent variables, moving statistics, and the optimizer's slots and step count; restore them together."""
 
     def __init__(self, network: Network, begin: int) -> None:
-        """Make the state for what is kept at a step; seeds are not among it, so draws do not repeat."""
+        """Create the variables for the saved values; seeds are excluded, so draws do not repeat."""
         self._network, self._begin = network, begin
         own = network.weights
         self._optimizer = {f"optimizer/{name}": each for name, each in moving_variables(network).items()}
@@ -314,17 +314,17 @@ class Rewinding:
 
     @property
     def is_kept(self) -> tf.Tensor:
-        """Return whether there is something to go back to."""
+        """Return whether a state has been saved."""
         return tf.not_equal(self._step, NOT_YET)
 
     @property
     def early_step(self) -> int | None:
-        """Return the step whose state is kept; None before it."""
+        """Return the step of the saved state; None before it."""
         step = int(self._step.numpy())
         return None if step == NOT_YET else step
 
     def keep(self, context: StepContext) -> list[tf.Operation | tf.Tensor]:
-        """Return ops that keep what a step finds: that of `begin`, or of the first after it that is not held back."""
+        """Return ops that save the state before step `begin`, or before the first later step that is not held back."""
         due = tf.logical_and(tf.logical_not(self.is_kept), context.step >= self._begin)
         found = {**context.latent, **context.state, **{name: each.value for name, each in self._optimizer.items()}}
         values = tf.cond(
@@ -336,7 +336,7 @@ class Rewinding:
         return [*kept, self._step.assign(tf.where(due, context.step, self._step))]
 
     def early_or(self, new_state: Mapping[str, tf.Tensor], when: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return new moving statistics, or the early ones."""
+        """Return new moving statistics or, if `when` is True, the saved ones."""
         early = {name: self._early[name] for name in new_state if name in self._early}
         return {
             name: tf.where(when, early[name], tf.cast(value, early[name].dtype)) if name in early else value
@@ -344,7 +344,7 @@ class Rewinding:
         }
 
     def put_back(self, latent: Iterable[str], when: tf.Tensor) -> None:
-        """Assign what was kept to latent variables and the optimizer; the step writes moving statistics."""
+        """Assign the saved values to latent variables and the optimizer; the step writes moving statistics."""
 
         def assign() -> tf.Tensor:
             for name in (*latent, *self._optimizer):

@@ -1,4 +1,4 @@
-"""Quantization-aware training: a network of 8-bit integers, as it ships, is what trains and what is evaluated."""
+"""Quantization-aware training: train and evaluate a network with integers of up to 8 bits, as it ships."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NEVER = 2**62  # steps
 
 
 class QuantizationAwareTraining(GraphHook):
-    """Train a network whose weights and activations are those of an integer runtime, such as LiteRT.
+    """Train a network with the weights and activations of an integer runtime, such as LiteRT.
 
     The forward pass rounds kernels to a symmetric grid, with one step size for each output channel of a convolution,
     and one for each dense layer and each transposed convolution. It rounds activations to 2^bits levels between limits
@@ -45,18 +45,18 @@ class QuantizationAwareTraining(GraphHook):
 
     Activations are rounded wherever a runtime writes a tensor: at the network's inputs, and at the outputs of layers
     and of operations such as sums. A layer, its batch norm and the ReLU, ReLU6 or hard_tanh after it count as one
-    layer; any other activation, even one inside a layer (activation="tanh"), counts as a layer of its own. Max and
+    layer; any other activation, even one inside a layer (activation="tanh"), counts as a separate layer. Max and
     average pooling, reshaping and padding keep the range of their input; global average pooling has its own.
 
-    Batch norm after a layer of one step size is folded into the kernel, with the moving statistics, before rounding;
-    after others this is not needed: with a step size for each channel, rounding and folding commute.
+    Batch norm after a layer with a single step size is folded into the kernel, with the moving statistics, before
+    rounding; after other layers this is not needed: with a step size for each channel, rounding and folding commute.
 
     The pattern "*" leaves out kernels that `bnn_rounding` rounds, and other patterns must not match them. Inputs that
     `bnn_rounding` rounds are not rounded again. The integer file holds binary kernels exactly, but no binary inputs.
 
     With `ranges=learned` the optimizer trains the step sizes, without weight decay (LSQ). They start from mean
-    magnitudes; for activations, from those in the first batch after `begin_epoch`. Activations that cannot be negative,
-    judging by the graph, have unsigned levels. The network's inputs keep a moving average as their range.
+    magnitudes; for activations, from those in the first batch after `begin_epoch`. Activations that the graph shows to
+    be non-negative have unsigned levels. The network's inputs keep a moving average as their range.
 
     From `freeze_epoch` on, batch norm uses its moving statistics in training too, and neither these nor the range
     averages change: the network trains as it ships.
@@ -136,13 +136,12 @@ class QuantizationAwareTraining(GraphHook):
         Args:
             layers: patterns on paths or names of layers whose kernels are rounded: dense layers and convolutions.
             weight_bits: 2 to 8.
-            activation_bits: 4 to 8, or None: weights alone are rounded.
+            activation_bits: 4 to 8, or None to round only weights.
             ranges: "average": the largest |w| and moving averages of extremes give step sizes; "learned": the
                 optimizer trains them (LSQ).
             begin_epoch: 0 or more; the network is float before it, but averages move from the first step on.
-            freeze_epoch: 0 or more; moving statistics and averages of ranges stay as they are from there on. None:
-                never.
-            range_decay: from 0 to below 1: what a step leaves of a range.
+            freeze_epoch: 0 or more; moving statistics and averages of ranges are frozen from there on. None: never.
+            range_decay: in [0, 1); decay of the moving averages of ranges.
             network: name of the network.
         """
         self.layers = layers
@@ -223,7 +222,7 @@ class QuantizationAwareTraining(GraphHook):
         stored, weights, learned = {}, {}, self._learned
         steps = {} if learned is None else learned.of_kernels(tf.convert_to_tensor(shipped[learned.name]))
         if learned is not None:
-            stored[learned.name] = 0.0  # scales of kernels count below, ranges of activations never do
+            stored[learned.name] = 0.0  # kernel scales are counted below, activation ranges never
         for kernel in self._kernels:
             values, axes, scales = shipped[kernel.name], self._axes[kernel.name], None
             if kernel.name in self._norms:
@@ -263,7 +262,7 @@ class QuantizationAwareTraining(GraphHook):
         return {**weights, **{kernel.name: each for kernel, each in zip(self._kernels, made, strict=True)}}
 
     def _folded_by(self, kernel: Kernel, weights: Mapping[str, Any], state: Mapping[str, Any]) -> tf.Tensor | None:
-        """Return what batch norm multiplies a kernel by before it is rounded, or None."""
+        """Return the factors of batch norm that are folded into a kernel before rounding, or None."""
         if kernel.name not in self._norms:
             return None
         factors = tf.stop_gradient(self._norms[kernel.name](weights, state))
@@ -275,7 +274,7 @@ class QuantizationAwareTraining(GraphHook):
         now, batch_norms = self._now, self._batch_norms if context.training else []
         if self._ranges is not None:
             if self._pass[0] is not context:
-                self._pass = (context, {})  # several calls of one pass add up
+                self._pass = (context, {})  # several calls in one pass are combined
             now.ranges, now.active = self._limits(), tf.convert_to_tensor(self._active)
             now.seen = self._pass[1] if context.training else None
             if self._learned is not None:
@@ -288,7 +287,7 @@ class QuantizationAwareTraining(GraphHook):
             now.ranges = now.active = now.seen = now.factors = None
 
     def _limits(self, *, shipped: bool = False) -> tf.Tensor:
-        """Return the ranges on which values are rounded, float32 [points, 2]; learned factors count in shipped ones."""
+        """Return the ranges for rounding, float32 [points, 2]; shipped ones include learned factors."""
         limits = fake.nudged(tf.convert_to_tensor(self._ranges), self._now.bits)
         if self._learned is None or not shipped:
             return limits
@@ -296,11 +295,11 @@ class QuantizationAwareTraining(GraphHook):
         return limits * fake.multiples(factors)[:, None]
 
     def _factors(self, learned: fake.LearnedSteps, factors: tf.Tensor) -> tf.Tensor:
-        """Return what the ranges are multiplied by, float32 [points]; 1 for inputs and where a runtime fixes them."""
+        """Return the factors of the ranges, float32 [points]; 1 for inputs and for ranges that runtimes fix."""
         return tf.where(np.logical_or(self._fixed, self._averaged), 1.0, learned.of_points(factors))
 
     def add_losses(self, context: StepContext) -> Tensors:
-        """Leave the extremes of the pass, [1, points, 2], among the taps, for each micro batch."""
+        """Store the extremes of the pass, [1, points, 2 or 3], in the taps, for each micro batch."""
         owner, seen = self._pass
         if owner is context and seen and self._ranges is not None:
             points = range(len(self._inserter.names))
@@ -311,12 +310,12 @@ class QuantizationAwareTraining(GraphHook):
         return {}
 
     def veto(self, context: StepContext) -> Tensors:
-        """Return whether an extreme, which ranges would keep for good, is not finite; named for `nan_guard`."""
+        """Return whether an extreme is not finite, which would corrupt ranges for good; named for `nan_guard`."""
         seen = context.taps.get(self._extremes)
         return {} if seen is None else {f"state/{self.key}/ranges": ~tf.reduce_all(tf.math.is_finite(seen))}
 
     def batch_sums(self, context: StepContext) -> Tensors:
-        """Return the extremes in a row of this replica's own, so that the sums hold those of all replicas."""
+        """Return the extremes in this replica's own row, so that the sums contain those of all replicas."""
         if context.replica.count == 1 or self._extremes not in context.taps:
             return {}
         before, after = context.replica.index, context.replica.count - context.replica.index - 1
@@ -343,7 +342,7 @@ class QuantizationAwareTraining(GraphHook):
         return operations
 
     def _steps_after(self, learned: fake.LearnedSteps, begun: tf.Tensor, context: StepContext) -> tf.Tensor:
-        """Return the initial steps of kernels after a step, made in the first step that rounds."""
+        """Return the kernels' initial step sizes after this step; they are set in the first step that rounds."""
         initial = tf.convert_to_tensor(learned.initial)
 
         def made() -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""Sharpness-aware minimization: gradients taken a little uphill, so that training ends where the loss is flat."""
+"""Sharpness-aware minimization: take gradients slightly uphill, so that training converges to flat minima."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hookline.trainer.errors import check_number
 from hookline.trainer.hook import Declaration, GraphHook, Tensors
 from hookline.trainer.step.context import StepContext
 
-SMALL = 1e-12  # beside a norm, so that gradients of 0 climb nowhere
+SMALL = 1e-12  # added to the norm, so that zero gradients move nothing
 
 
 class Sam(GraphHook):

@@ -1,4 +1,4 @@
-"""Batch norm by the statistics of the whole batch when replicas share it."""
+"""Batch norm with the statistics of the whole batch, over all replicas."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from hookline.trainer.step.context import BuildContext, StepContext
 
 
 class SynchronizedBatchNorm(GraphHook):
-    """Let the `BatchNormalization` layers of an unmodified model normalize by the whole batch, over all replicas.
+    """Make the `BatchNormalization` layers of an unmodified model normalize by the whole batch, over all replicas.
 
-    Without this hook each replica normalizes by its own part of the batch. With it, batch norm gives the same on any
-    number of replicas, within rounding.
+    Without this hook each replica normalizes by its own part of the batch. With it, batch norm gives the same results
+    on any number of replicas, within rounding.
 
     Group: optimization
 
@@ -32,8 +32,8 @@ class SynchronizedBatchNorm(GraphHook):
         var  = average over r of (var_r + (mean_r - s)^2) - (mean - s)^2, with the moving mean as the shift s
         y = gamma (x - mean) / sqrt(var + epsilon) + beta
 
-    Cost: Per layer, one sum over the replicas forward and one backward. A step of `recipe=bnn` sums
-        0.35 MB in 9 messages, nearly all of it gradients, which are summed without this hook too.
+    Cost: Per layer, one sum over the replicas in the forward pass and one in the backward pass. A step of `recipe=bnn`
+        sums 0.35 MB in 9 messages, nearly all of it gradients, which are summed without this hook too.
 
     Pitfalls:
         tests/trainer/ops/test_batch_norm.py: the mean of squares minus the square of the mean loses precision when
@@ -47,7 +47,7 @@ class SynchronizedBatchNorm(GraphHook):
         python train.py recipe=bnn trainer.strategy=mirrored trainer.replicas=2 +hooks=synchronized_batch_norm
     """
 
-    after = ("fused_batch_norm",)  # if two hooks replace a layer's call, the later one counts
+    after = ("fused_batch_norm",)  # if two hooks replace a layer's call, the later one wins
 
     def __init__(self, *, layers: str | Sequence[str] = "*", network: str = "*") -> None:
         """Check the options.
@@ -104,14 +104,14 @@ class SynchronizedBatchNorm(GraphHook):
 
 
 def _own_statistics(layer: keras.layers.BatchNormalization) -> str | None:
-    """Return what makes the statistics of a layer differ from a plain one's; None if they do not."""
+    """Return why a layer's statistics differ from those of plain batch norm; None if they do not."""
     if has_own_methods(layer):
         return f"a class {type(layer).__name__}"
     return "renorm" if layer.renorm else None
 
 
 def _normalize(layer: keras.layers.BatchNormalization, inputs: tf.Tensor, replica: Replica) -> tf.Tensor:
-    """Return what `BatchNormalization.call` does in training, by the statistics of the batch that replicas share."""
+    """Return the outputs of `BatchNormalization.call` in training, with statistics over all replicas' batches."""
     values = tf.cast(inputs, tf.float32)
     axis = layer.axis % values.shape.rank
     moving_mean = keras.ops.cast(layer.moving_mean, "float32")

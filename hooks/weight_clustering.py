@@ -1,4 +1,4 @@
-"""Weight clustering: each kernel has a few values, and trains them with the weights that choose among them."""
+"""Weight clustering: each kernel has a few values, trained together with the weights that select them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class WeightClustering(GraphHook):
 
     Centroids are computed in the first step after `begin_epoch`, from the weights at its start; with begin_epoch=0,
     before the first step, from the initial weights, such as those of `init_from`. From the next step on the forward
-    pass uses the nearest centroid in place of each latent weight. Latent weights train through a straight-through
+    pass uses the nearest centroid instead of each latent weight. Latent weights train through a straight-through
     estimator, so an entry can move to another cluster. Centroids train by plain gradient descent at the optimizer's
     learning rate.
 
@@ -85,12 +85,12 @@ class WeightClustering(GraphHook):
         """Check the options.
 
         Args:
-            layers: patterns on paths or names of layers that hold kernels, those of `prune`.
+            layers: patterns on paths or names of layers with kernels, as for `prune`.
             clusters: 2 to 256 centroids for each kernel; 3 or more to preserve sparsity.
             init: "linear", "density" or "kmeans".
             begin_epoch: 0 or more; weights are free before it. None: halfway through the run.
-            centroid_rate: 0 or more; times the learning rate, that of the centroids.
-            preserve_sparsity: whether zeros stay zeros. None: if an earlier hook has masks, as `prune` does.
+            centroid_rate: 0 or more; the centroids' learning rate, as a multiple of the optimizer's.
+            preserve_sparsity: whether zeros stay 0. None: if an earlier hook has masks, as `prune` does.
             network: name of the network.
         """
         self.layers = layers
@@ -169,7 +169,7 @@ class WeightClustering(GraphHook):
         return [*operations, self._active.assign(tf.logical_or(active, due))]
 
     def project(self, context: StepContext) -> None:
-        """Put entries back to 0 that were 0 when clustering began."""
+        """Reset to 0 the entries that were 0 when clustering began."""
         for kernel in self._kernels if self._masks else ():
             kept = tf.logical_or(self._masks[kernel.name], tf.logical_not(self._active))
             options.project_with_average(context.network, kernel.name, partial(zero_unless, kept))
@@ -198,7 +198,7 @@ class WeightClustering(GraphHook):
 
 
 def initial_centroids(weights: tf.Tensor, count: int, init: str, *, with_zero: bool = False) -> tf.Tensor:
-    """Return ascending centroids, float32 [count]; with `with_zero` one is 0, the others are those of the nonzeros."""
+    """Return ascending centroids, float32 [count]; with `with_zero` one is 0, the others are of nonzero weights."""
     flat = tf.sort(tf.reshape(tf.cast(weights, tf.float32), [-1]))
     if not with_zero:
         return _placed(flat, tf.ones_like(flat), count, init)
@@ -207,9 +207,9 @@ def initial_centroids(weights: tf.Tensor, count: int, init: str, *, with_zero: b
 
 
 def _placed(ascending: tf.Tensor, counted: tf.Tensor, count: int, init: str) -> tf.Tensor:
-    """Return centroids of those of the ascending weights that are counted, 1 or 0 for each."""
+    """Return centroids of the ascending weights where `counted` is 1, not 0."""
     last = tf.maximum(tf.reduce_sum(counted) - 1.0, 0.0)
-    present = tf.gather(ascending, tf.argsort(1.0 - counted, stable=True))  # first those that are counted
+    present = tf.gather(ascending, tf.argsort(1.0 - counted, stable=True))  # counted ones first
     even = tf.linspace(0.0, 1.0, count)
     if init == "density":
         places = even * last
@@ -240,7 +240,7 @@ def nearest(weights: tf.Tensor, centroids: tf.Tensor) -> tf.Tensor:
 
 
 def clustered(weights: tf.Tensor, centroids: tf.Tensor) -> tf.Tensor:
-    """Return the nearest centroid of each weight exactly; the gradient passes to the weights as it is."""
+    """Return exactly the nearest centroid of each weight, with a straight-through gradient for the weights."""
 
     @tf.custom_gradient
     def pulled(values: tf.Tensor) -> tuple[tf.Tensor, object]:
@@ -251,5 +251,5 @@ def clustered(weights: tf.Tensor, centroids: tf.Tensor) -> tf.Tensor:
 
 
 def member_sums(values: tf.Tensor, members: tf.Tensor, count: int) -> tf.Tensor:
-    """Return the sum of the values of each centroid's members, float32 [count]: of gradients, the centroids' own."""
+    """Return the sum of the values of each centroid's members, float32 [count]; for gradients, the centroids' own."""
     return tf.math.unsorted_segment_sum(tf.cast(values, tf.float32), members, count)

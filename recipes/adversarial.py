@@ -49,7 +49,7 @@ LOSSES: dict[str, AdversarialLoss] = {
     # Gulrajani et al., Improved Training of Wasserstein GANs, 2017, arXiv 1704.00028.
     "wasserstein": AdversarialLoss(real=lambda s: -s, fake=lambda s: s, generator=lambda s: -s),
 }
-UNBOUNDED = "wasserstein"  # the loss whose discriminator must be held Lipschitz by a gradient penalty
+UNBOUNDED = "wasserstein"  # its discriminator must be kept Lipschitz by a gradient penalty
 NOISES = ("normal", "uniform")
 AUTO = "auto"
 PENALTIES = R1, TWO_SIDED = "r1", "two_sided"
@@ -93,7 +93,7 @@ def settings_of(arguments: Mapping[str, Any]) -> Settings:
 Scores: TypeAlias = "Callable[[tf.Tensor], tf.Tensor]"
 """Maps inputs [networks, batch, ...] to scores [networks, batch]; each score depends on its own example alone."""
 Differentiate: TypeAlias = "Callable[[tf.Tensor, Sequence[tf.Tensor]], list[tf.Tensor | None]]"
-"""Returns the gradients of a scalar: `ForwardFunction.gradients`, which keeps those of float16 from vanishing."""
+"""Returns the gradients of a scalar: `ForwardFunction.gradients`, which keeps float16 gradients from vanishing."""
 
 
 def _squared_slope(scores: Scores, points: tf.Tensor, gradients: Differentiate) -> tf.Tensor:
@@ -116,7 +116,7 @@ def slope_penalty(
     real, fake = tf.cast(real, tf.float32), tf.cast(fake[:, : real.shape[1]], tf.float32)
     shape = tf.concat([tf.shape(real)[:2], tf.ones([real.shape.rank - 2], tf.int32)], axis=0)
     share = tf.random.stateless_uniform(shape, seed, dtype=real.dtype)
-    # The derivative of a root is infinite at 0: an example without slope would give NaN.
+    # The derivative of a square root is infinite at 0: an example with zero slope would give NaN.
     slope = tf.sqrt(_squared_slope(scores, fake + share * (real - fake), gradients) + 1e-12)
     return tf.square(slope - 1.0)
 
@@ -124,7 +124,7 @@ def slope_penalty(
 def draw_noise(
     forward: ForwardFunction, pairs: int, count: int, size: int, *, kind: str = "normal", use: str = "noise"
 ) -> tf.Tensor:
-    """Return inputs of generators, each by its own seed, float32 [pairs, count, size]: normal or uniform in [-1, 1)."""
+    """Return generator inputs, each with its own seed, float32 [pairs, count, size]: normal or uniform in [-1, 1)."""
     seeds = [forward.stateless_seed(f"{use}_{pair}") for pair in range(pairs)]
     if kind == "uniform":
         return tf.stack([tf.random.stateless_uniform([count, size], seed, -1.0, 1.0) for seed in seeds])
@@ -133,9 +133,9 @@ def draw_noise(
 
 @dataclass(frozen=True)
 class Group:
-    """Networks of one kind; stacked ones are one network, with them along the first axis of weights and tensors."""
+    """Networks of one kind; stacked ones form one network, along the first axis of its weights and tensors."""
 
-    names: tuple[str, ...]  # a single one where they are stacked
+    names: tuple[str, ...]  # a single one if they are stacked
     count: int
 
     def outputs(self, forward: ForwardFunction, inputs: tf.Tensor) -> tf.Tensor:
@@ -146,11 +146,11 @@ class Group:
 
 
 ENTRYWISE = {"Adadelta", "Adagrad", "Adam", "Adamax", "AdamW", "Ftrl", "Lion", "Nadam", "RMSprop", "SGD"}
-"""Optimizers of Keras that move each entry of a variable by the gradients of that entry alone."""
+"""Keras optimizers that update each entry of a variable from the gradients of that entry alone."""
 
 
 class NetworkBuilder:
-    """Build generators and discriminators of one recipe; `networks` are those that were built."""
+    """Build generators and discriminators of one recipe; `networks` are those built so far."""
 
     def __init__(self, parts: Parts, settings: Settings) -> None:
         self._parts, self._settings = parts, settings
@@ -183,7 +183,7 @@ class NetworkBuilder:
         self.networks.append(Network(name, model, optimizer, final_activations=activations))
 
     def stacks(self, count: int, wanted: bool | str | None) -> bool:
-        """Return whether networks are stacked: where they can be, unless that is not wanted."""
+        """Return whether to stack networks: if possible, unless `wanted` is False."""
         reason = None if wanted is False else self._why_apart(count)
         if reason is not None and wanted is True:
             raise UserError(f"stacked=true received, but {reason}. Expected task.stacked=false, or auto.")
@@ -222,10 +222,10 @@ class NetworkBuilder:
 class Copies:
     """Copies of networks: which ones, and when."""
 
-    sources: Group  # each has made its updates of a step before
-    updates: int = 1  # of a source in a step
-    every: int = 1  # steps from one copy to the next; the first is in the first step
-    optimizer: Slots = "copy"  # what becomes of the copies' optimizers: "copy", "reset" (as a new one) or "keep"
+    sources: Group  # already updated in the current step
+    updates: int = 1  # of a source per step
+    every: int = 1  # steps between copies; the first copy is in the first step
+    optimizer: Slots = "copy"  # of the copies: "copy", "reset" (to the state of a new one) or "keep"
 
     def operations(self, networks: Mapping[str, Network], targets: tuple[str, ...]) -> list[tf.Operation]:
         """Create and return the ops of one step."""
@@ -242,7 +242,7 @@ class Copies:
 
         if self.every == 1:
             return copy()
-        # The number of a step is how often the sources have moved, so it is saved.
+        # The step number is derived from the sources' update count, which checkpoints save.
         moved = tf.convert_to_tensor(inner_of(networks[self.sources.names[0]].optimizer).iterations)
         due = tf.equal((tf.cast(moved, tf.int64) // self.updates - 1) % self.every, 0)
         return [tf.cond(due, copied, lambda: tf.constant(False)).op]
@@ -253,19 +253,19 @@ SAMPLES = "samples"
 
 @dataclass(frozen=True)
 class Game:
-    """Who plays whom: each generator makes an equal part of the samples that are judged.
+    """Pair generators with discriminators; each generator makes an equal part of the samples that are judged.
 
-    One generator and many discriminators: the generator's samples are divided among these. Many generators and one
-    discriminator: it sees all of them. As many of both: generator n plays discriminator n alone.
+    One generator and many discriminators: the samples are divided among the discriminators. Many generators and one
+    discriminator: it sees the samples of all. As many of both: generator n plays against discriminator n only.
     """
 
     generators: Group
     discriminators: Group
     settings: Settings
-    updates: int = 1  # of the discriminators in a step; the generators get the examples of one of them
+    updates: int = 1  # of the discriminators per step; the generators get the examples of one update
 
     def real(self, batch: Batch, *, training: bool) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the data of each discriminator, and their weights: parts of the batch; in an evaluation all of it."""
+        """Return the data of each discriminator, and their weights: a part of the batch; in evaluations all of it."""
         inputs, weights, count = batch["inputs"], example_weights(batch), self.discriminators.count
         size = inputs.shape[0]
         if not training:
@@ -287,7 +287,7 @@ class Game:
         return tf.reshape(made, [judges, each, *made.shape[2:]])
 
     def generate(self, forward: ForwardFunction, count: int, *, use: str) -> tf.Tensor:
-        """Return samples of each generator, from noise that is drawn for this use."""
+        """Return samples of each generator, from noise drawn for this use."""
         settings, makers = self.settings, self.generators
         noise = draw_noise(forward, makers.count, count, settings.latent_size, kind=settings.noise, use=use)
         return makers.outputs(forward, noise)
@@ -298,7 +298,7 @@ class Game:
 
     @property
     def _multiple(self) -> int:
-        """Return the unit that the samples for one discriminator must be a multiple of: all generators make as many."""
+        """Return the factor that the sample count per discriminator must have, so that generators make equal parts."""
         return self.generators.count // math.gcd(self.generators.count, self.discriminators.count)
 
 
@@ -309,7 +309,7 @@ class Discriminate(Objective):
     """
 
     def __init__(self, name: str, game: Game, *, copies: Copies | None = None) -> None:
-        """Set who is trained, and how; `copies` become these discriminators before they learn."""
+        """Set the game and, optionally, the networks to copy into these discriminators before they learn."""
         self.name, self.trains, self.updates = name, game.discriminators.names, game.updates
         self.game, self.copies = game, copies
 
@@ -360,13 +360,13 @@ class Generate(Objective):
         return ObjectiveOutput({"generator": loss}, {"fake_score": tf.reduce_mean(scores)}, collected=collected)
 
     def sample(self, forward: ForwardFunction) -> dict[str, tf.Tensor]:
-        """Return samples of each generator, the same noise at every evaluation."""
+        """Return samples of each generator, from the same noise at every evaluation."""
         if self.quality is None:
             return {}
         return {SAMPLES: tf.cast(self.game.generate(forward, self.game.settings.samples, use="sample"), tf.float32)}
 
     def split_metrics(self, collected: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Return how good the samples are; of several generators the mean."""
+        """Return the quality of the samples; see `average_metrics` for several generators."""
         quality = self.quality
         if quality is None:
             return {}

@@ -25,13 +25,13 @@ class Classification(Objective):
     class_losses = ("cross_entropy",)
 
     def __init__(self, *, classes: int, label_smoothing: float = 0.0, measures: Measures | None = None) -> None:
-        """Set the number of classes, the share of each target that is spread evenly over them, and further metrics."""
+        """Set the number of classes, the share of each target to spread evenly over them, and further metrics."""
         self.classes, self.label_smoothing, self.measures = classes, label_smoothing, measures
 
     def compute(self, forward: ForwardFunction, batch: Batch) -> ObjectiveOutput:
-        """Return cross-entropy and accuracy of each example, of mixed ones by "target_shares" [batch, classes].
+        """Return cross-entropy and accuracy of each example, for mixed ones from "target_shares" [batch, classes].
 
-        Beside metrics of Keras, a mixed example has the class of the largest share, as there.
+        With Keras metrics, the class of a mixed example is that of its largest share, as in Keras.
         """
         logits = forward("model", batch["inputs"])
         if not isinstance(logits, tf.Tensor):
@@ -47,7 +47,7 @@ class Classification(Objective):
         smooth = targets
         if self.label_smoothing:
             smooth = targets * (1.0 - self.label_smoothing) + self.label_smoothing / self.classes
-        # `tf.nn` has the same op, among thirty others that flatten what is already [batch, classes].
+        # `tf.nn` wraps this op in thirty others that flatten logits; these already are [batch, classes].
         cross_entropy, _ = tf.raw_ops.SoftmaxCrossEntropyWithLogits(features=logits, labels=smooth)
         found = tf.argmax(logits, axis=-1)
         labels = tf.argmax(targets, axis=-1) if mixed else batch["targets"]
@@ -68,8 +68,8 @@ class Classification(Objective):
 def classification(*, parts: Parts, label_smoothing: float = 0.0) -> Recipe:
     """Build the network of the config and its classification objective.
 
-    A final softmax or sigmoid is left out in training, since the loss takes logits, and is back in exports. The
-    argument is that of `configs/task/classification.yaml`.
+    A final softmax or sigmoid is removed for training, since the loss takes logits, and restored in exports. The
+    argument is described in `configs/task/classification.yaml`.
     """
     check_number("label_smoothing", label_smoothing, 0, 1, below_maximum=True)
     check_classes(parts.data, "classification")

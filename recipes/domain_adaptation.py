@@ -1,4 +1,4 @@
-"""Domain adaptation: labels of one domain, images of two, one network with a head for each question."""
+"""Domain adaptation: labels of one domain, images of two, one network with a head for classes and one for domains."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class DomainAdaptation(Objective):
     """Classify the source, and tell the two domains apart.
 
     Minimizes the softmax cross-entropy of the source's classes plus the weighted sigmoid cross-entropy of the domain,
-    the mean of both. Whether the features learn to separate the domains or to confuse them is not decided here: a hook
-    that reverses the gradient before the domain head makes the body work against the second loss (Ganin et al. 2016,
+    averaged over both domains. Hooks decide whether the features learn to separate or to confuse the domains: one that
+    reverses the gradient before the domain head makes the body work against the second loss (Ganin et al. 2016,
     "Domain-Adversarial Training of Neural Networks", arXiv 1505.07818, equation 9).
 
-    The labels of the target are used only by an evaluation on a split that has them.
+    Target labels are used only in evaluations, on a split that has them.
     """
 
     name = "domain_adaptation"
@@ -44,7 +44,7 @@ class DomainAdaptation(Objective):
     class_losses = ("cross_entropy",)
 
     def __init__(self, *, classes: int, domain_weight: float = 1.0) -> None:
-        """Set the number of classes, and the factor of the domain's loss."""
+        """Set the number of classes and the factor of the domain loss."""
         self.classes, self.domain_weight = classes, domain_weight
 
     def compute(self, forward: ForwardFunction, batch: Batch) -> ObjectiveOutput:
@@ -75,7 +75,7 @@ class DomainAdaptation(Objective):
         )
 
     def show(self, collected: dict[str, np.ndarray], examples: Examples) -> Shown:
-        """Return the logits of some pairs, with the domain, the class where it is known, and the image of each."""
+        """Return the logits of some pairs, with the domain, the class if known, and the image of each."""
         if not collected:
             return Shown()
         count = len(collected["source"])
@@ -92,8 +92,8 @@ class DomainAdaptation(Objective):
 def domain_adaptation(*, parts: Parts, domain_weight: float = 1.0) -> Recipe:
     """Build the network of the config and its objective.
 
-    A final softmax or sigmoid of a head is left out in training, since the loss takes logits, and is back in exports.
-    The argument is that of `configs/task/domain_adaptation.yaml`.
+    A final softmax or sigmoid of a head is removed for training, since the loss takes logits, and restored in exports.
+    The argument is described in `configs/task/domain_adaptation.yaml`.
     """
     check_number("domain_weight", domain_weight, 0)
     data = parts.data

@@ -2,7 +2,7 @@
 
 The discriminator learns to tell examples from samples, the generator to make samples that it takes for examples. In
 each step the discriminator learns first; each network has its own optimizer, and neither writes the other's weights.
-In SGAN, no local network depends on the global pair, and the two global networks never meet.
+In SGAN, no local network depends on the global pair, and the two global networks are never trained against each other.
 
 Chavdarova and Fleuret, SGAN: An Alternative Training of Generative Adversarial Networks, 2018, arXiv 1712.02330.
 """
@@ -38,8 +38,8 @@ def gan(
 ) -> Recipe:
     """Build a generator and a discriminator, and the objectives "discriminator" and "generator", in this order.
 
-    Goodfellow et al., Generative Adversarial Nets, 2014. The arguments are those of `configs/task/gan.yaml`; the model
-    is one with roles, such as gan_mlp or dcgan.
+    Goodfellow et al., Generative Adversarial Nets, 2014. The arguments are described in `configs/task/gan.yaml`; the
+    model must be one with roles, such as gan_mlp or dcgan.
 
     Equation:
         x an example, z noise, G the generator, D the score of the discriminator, s(t) = log(1 + exp(t)):
@@ -50,7 +50,7 @@ def gan(
         two_sided:       L_D + weight * mean (||dD/dx|| - 1)^2 at points between examples and samples
 
     Pitfalls:
-        - Losses do not say how good the samples are: watch `coverage`, `frechet_distance` and the pictures of samples.
+        - Losses do not measure sample quality: watch `coverage`, `frechet_distance` and the pictures of samples.
         - On the mixtures, without the recipe's latent size of 2, uniform noise, small penalty and averaged weights, the
           generator loses modes.
     """
@@ -83,8 +83,8 @@ def sgan(
 ) -> Recipe:
     """Build the local pairs, the messengers and the global pair, and the five objectives of a step.
 
-    The arguments are those of `configs/task/sgan.yaml`. With few steps between two copies, the messengers forget too
-    soon what they have learned of the global generator, and it loses modes; with 1 it collapses to one point.
+    The arguments are described in `configs/task/sgan.yaml`. With few steps between copies, the messengers forget too
+    soon what they learned about the global generator, and it loses modes; with 1 it collapses to one point.
 
     Equation:
         n = 1..N, each step, with the losses L_D and L_G of recipe=gan:

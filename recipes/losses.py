@@ -1,4 +1,4 @@
-"""Losses and metrics of Keras or of the user: of each example inside the step, of a whole split at an evaluation."""
+"""Keras or custom losses and metrics: per example inside the step, or over a whole split at an evaluation."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ import tensorflow as tf
 from hookline.trainer.errors import UserError, check_choice, unknown_name
 from hookline.trainer.objective import SAMPLE_WEIGHTS, Batch, ObjectiveOutput
 
-ONE = ""  # the name of the output of a network that has one
+ONE = ""  # the output name of a network with a single output
 SPARSE, ONE_HOT, BINARY = "sparse_categorical_crossentropy", "categorical_crossentropy", "binary_crossentropy"
 CLASSES = {
     SPARSE: keras.losses.SparseCategoricalCrossentropy,
     ONE_HOT: keras.losses.CategoricalCrossentropy,
     BINARY: keras.losses.BinaryCrossentropy,
 }
-ENDS = {SPARSE: "softmax", ONE_HOT: "softmax", BINARY: "sigmoid"}  # the activation whose logits a cross-entropy takes
-FOCAL = {"binary_focal_crossentropy": "sigmoid", "categorical_focal_crossentropy": "softmax"}  # put before them
-OVERLAPS = ("dice", "tversky")  # of probabilities, whose activation nobody can know
+ENDS = {SPARSE: "softmax", ONE_HOT: "softmax", BINARY: "sigmoid"}  # the activation that makes logits probabilities
+FOCAL = {"binary_focal_crossentropy": "sigmoid", "categorical_focal_crossentropy": "softmax"}  # applied to logits
+OVERLAPS = ("dice", "tversky")  # take probabilities, from an activation that cannot be inferred
 
 
 class Loss:
-    """What is minimized; its `kind` is SPARSE, ONE_HOT or BINARY if it can be computed from logits, otherwise None."""
+    """A loss to minimize; its `kind` is SPARSE, ONE_HOT or BINARY if it can be computed from logits, otherwise None."""
 
     def __init__(self, given: Any) -> None:
         """Resolve a name, a `keras.losses.Loss`, or a function (y_true, y_pred)."""
         self.given = given
         self.function = _resolved(given)
         own = type(self.function) if isinstance(self.function, keras.losses.Loss) else None
-        if own is not None and own.__call__ is not keras.losses.Loss.__call__:  # it would not be called
+        if own is not None and own.__call__ is not keras.losses.Loss.__call__:  # it would be ignored
             raise UserError(
                 f"The loss {own.__name__} has its own __call__. Expected call(self, y_true, y_pred), or a function "
                 "(y_true, y_pred), that returns one value for each example."
@@ -51,17 +51,17 @@ class Loss:
         self.overlaps = self.of_keras and self.name in OVERLAPS
         self.label_smoothing = float(getattr(self.function, "label_smoothing", 0.0))
         self.from_logits = bool(getattr(self.function, "from_logits", False))
-        self.ignored: int | None = getattr(self.function, "ignore_class", None)  # the label that no loss counts
-        ctc = _is_kind(self.function, "ctc", keras.losses.CTC)  # of label numbers [batch, length] and logits of steps
+        self.ignored: int | None = getattr(self.function, "ignore_class", None)  # the label to ignore
+        ctc = _is_kind(self.function, "ctc", keras.losses.CTC)  # takes labels [batch, length], logits per step
         self.by_value = self.of_keras and not ctc  # whether outputs and targets have one shape
 
     def classifies(self, shape: Sequence[int | None]) -> bool:
-        """Return whether the loss is that of `recipes.classification`, for outputs of a shape."""
+        """Return whether `recipes.classification` computes this loss, for outputs of the given shape."""
         fits = len(shape) == 2 and shape[1] is not None
         return self.kind in (SPARSE, ONE_HOT) and fits and self.ignored is None
 
     def each(self, targets: tf.Tensor, outputs: tf.Tensor, *, from_logits: bool) -> tuple[tf.Tensor, tf.Tensor | None]:
-        """Return the loss of each example, float32 [batch], or [] where a function gives a mean; see `mean_of_each`."""
+        """Return the loss of each example, float32 [batch], or [] if a function returns a mean; see `mean_of_each`."""
         mask = mask_of(outputs)
         outputs = tf.cast(outputs, tf.float32)
         targets, outputs = beside(targets, _column(outputs) if self.of_keras else outputs)
@@ -80,14 +80,14 @@ class Loss:
             if self.end and from_logits and not self.from_logits:
                 outputs = getattr(keras.activations, self.end)(outputs)
         values = function(targets, outputs, **options)
-        counted = [each for each in (mask, mask_of(values)) if each is not None]  # Keras marks the class to ignore
+        counted = [each for each in (mask, mask_of(values)) if each is not None]  # Keras masks the class to ignore
         return mean_of_each(values, reduce(tf.logical_and, counted) if counted else None, self.name)
 
 
 def losses_of(given: Any, names: Mapping[str, str]) -> dict[str, Loss]:
-    """Return the loss of each output, by ONE where there is one.
+    """Return the loss of each output, by output; the key of a single output is ONE.
 
-    `names` has what stands for each output by its name in the model: ONE for one alone; it is empty if that is unknown.
+    `names` maps the name of each output in the model to its key, ONE for a single output; it is empty if unknown.
     """
     if isinstance(given, list | tuple):
         if len(given) != len(names):
@@ -108,7 +108,7 @@ def losses_of(given: Any, names: Mapping[str, str]) -> dict[str, Loss]:
 
 
 def metrics_of(given: Any, losses: Mapping[str, Loss], names: Mapping[str, str]) -> dict[str, list[Any]]:
-    """Return the metrics of each output, for `names` as `losses_of` takes them."""
+    """Return the metrics of each output; `names` is as for `losses_of`."""
     if isinstance(given, Mapping):
         if ONE in losses and not names:
             raise UserError(f"metrics has {', '.join(map(str, given))}, and there is one loss. Expected a list.")
@@ -122,7 +122,7 @@ def metrics_of(given: Any, losses: Mapping[str, Loss], names: Mapping[str, str])
 
 
 def weights_of(given: Any, losses: Mapping[str, Loss], names: Mapping[str, str]) -> dict[str, float]:
-    """Return the factors of losses, by output; those of a list are in the order of `names`, see `losses_of`."""
+    """Return the factors of losses, by output; a list is in the order of `names`, see `losses_of`."""
     if not given:
         return {}
     if ONE in losses:
@@ -142,7 +142,7 @@ def _by_output(what: str, given: Mapping[str, Any], names: Mapping[str, str]) ->
 
 
 def _listed(given: Any) -> list[Any]:
-    """Return metrics as a list; one need not be in a list."""
+    """Return metrics as a list; a single one may come without a list."""
     if given is None or (isinstance(given, Sequence) and not isinstance(given, str)):
         return list(given or ())
     if isinstance(given, str) or callable(given):
@@ -187,11 +187,11 @@ TARGETS, OUTPUTS, WEIGHTS = "measured_targets", "measured_outputs", "measured_we
 
 
 class Measures:
-    """Compute metrics of Keras.
+    """Compute Keras metrics.
 
-    A metric that is a mean of one value an example (`keras.metrics.MeanMetricWrapper`: accuracies, errors, functions)
-    is computed in training and in evaluations. Another one (AUC, precision, a root of a mean) needs a whole split:
-    evaluations alone have it.
+    A metric that is a mean of one value per example (`keras.metrics.MeanMetricWrapper`: accuracies, errors, functions)
+    is computed in training and in evaluations. Any other (AUC, precision, a root of a mean) needs a whole split and is
+    computed only in evaluations.
     """
 
     def __init__(
@@ -200,18 +200,18 @@ class Measures:
         *,
         activation: str | None,
         kind: str | None,
-        one_hot: bool = False,  # whether metrics see rows of shares of classes, not labels
+        one_hot: bool = False,  # whether metrics get rows of class probabilities, not labels
         counted: bool = False,  # whether the objective itself reports the accuracy
-        prefix: str = "",  # of all names, for one of several outputs
+        prefix: str = "",  # of all names, if there are several outputs
     ) -> None:
-        """Resolve names, metrics of Keras, and functions; they see the output behind an activation, if one is given."""
+        """Resolve names, Keras metrics and functions; they get the output after the activation, if one is given."""
         self._activation, self.one_hot, self._prefix = activation, one_hot, prefix
         self._of_each: dict[str, keras.metrics.Metric] = {}
         self._of_split: dict[str, keras.metrics.Metric] = {}
         names: set[str] = set()
         for each in given:
             metric = resolve(each, kind)
-            if isinstance(metric, keras.metrics.IoU):  # Keras counts in whole numbers: weights below 1 would be 0
+            if isinstance(metric, keras.metrics.IoU):  # Keras counts in integers: weights below 1 would become 0
                 metric = type(metric).from_config({**metric.get_config(), "dtype": "float64"})
             name = prefix + (each if isinstance(each, str) else metric.name)
             if name in names:
@@ -253,7 +253,7 @@ class Measures:
             targets, outputs = (collected[self._prefix + each] for each in (TARGETS, OUTPUTS))
             weights = collected.get(self._prefix + WEIGHTS)
             counts = isinstance(metric, keras.metrics.IoU)  # pixels or labels, each with a weight
-            whole = counts and not metric.sparse_y_pred  # it takes the largest of the outputs of each pixel
+            whole = counts and not metric.sparse_y_pred  # it takes the argmax of the outputs of each pixel
             shape = tf.shape(outputs)[:-1] if whole else tf.shape(outputs)
             rank = (outputs.shape.rank or 0) - whole
             if weights is not None and rank > (1 if counts else 2):
@@ -271,7 +271,7 @@ class Measures:
 
 
 def beside(targets: tf.Tensor, outputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return both, of one rank where a 1 at the end of one of them is the difference, as in Keras."""
+    """Return both with equal rank if they differ only in a last axis of size 1, as in Keras."""
     more = (targets.shape.rank or 0) - (outputs.shape.rank or 0)
     if more == -1 and outputs.shape[-1] == 1:
         return targets[..., tf.newaxis], outputs
@@ -281,21 +281,21 @@ def beside(targets: tf.Tensor, outputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor
 
 
 def _column(values: tf.Tensor) -> tf.Tensor:
-    """Return values [batch] as [batch, 1], since functions of Keras are means over the last axis."""
+    """Return values [batch] as [batch, 1], since Keras functions average over the last axis."""
     return values[:, tf.newaxis] if values.shape.rank == 1 else values
 
 
 def mask_of(outputs: Any) -> tf.Tensor | None:
-    """Return the mask that Keras attached to a tensor, bool [batch, ...]; None where all of it counts."""
+    """Return the mask that Keras attached to a tensor, bool [batch, ...]; None if there is none."""
     return getattr(outputs, "_keras_mask", None)
 
 
 def mean_of_each(
     values: tf.Tensor, mask: tf.Tensor | None = None, name: str = ""
 ) -> tuple[tf.Tensor, tf.Tensor | None]:
-    """Return the mean of each example's values [batch, ...], float32; [] of a mean over all stays as it is.
+    """Return the mean of each example's values [batch, ...], float32 [batch]; a scalar [] stays as it is.
 
-    With a mask it is that of the values that count, beside their number, float32 [batch].
+    With a mask, average only the values that count, and also return their number, float32 [batch].
     """
     rank, values = values.shape.rank or 0, tf.cast(values, tf.float32)
     axes = list(range(1, rank))
@@ -314,12 +314,12 @@ def mean_of_each(
 
 
 def _beside_axes(weights: tf.Tensor, rank: int) -> tf.Tensor:
-    """Return weights [batch, ...] with axes of 1 behind their own."""
+    """Return weights [batch, ...] with trailing axes of size 1 up to the rank."""
     return tf.reshape(weights, tf.concat([tf.shape(weights), [1] * (rank - weights.shape.rank)], axis=0))
 
 
 def accuracy(targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-    """Return the accuracy that Keras takes for targets and outputs of such shapes."""
+    """Return the accuracy that Keras chooses for targets and outputs of these shapes."""
     if outputs.shape[-1] == 1:
         return keras.metrics.binary_accuracy(targets, outputs)
     sparse = targets.shape.rank < outputs.shape.rank or targets.shape[-1] == 1
@@ -329,7 +329,7 @@ def accuracy(targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
 
 
 def resolve(given: Any, kind: str | None) -> keras.metrics.Metric:
-    """Return a metric of Keras; the accuracy of a binary cross-entropy is one of each label."""
+    """Return a Keras metric; accuracy with a binary cross-entropy is that of each label."""
     if isinstance(given, str) and given.lower() in ACCURACY:
         function = keras.metrics.binary_accuracy if kind == BINARY else accuracy
         return keras.metrics.MeanMetricWrapper(function, name=given)

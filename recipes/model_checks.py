@@ -1,4 +1,4 @@
-"""Checks of any model and loss against the data that they are given: a mismatch is reported in one line."""
+"""Checks of a model and its losses against the data; a mismatch is reported in one line."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def check_classes(data: Data, task: str) -> None:
 
 
 def model_inputs(model: keras.Model) -> Any:
-    """Return a model's inputs, a tensor or several in a dict or list, such as its call takes; None if unknown."""
+    """Return a model's inputs in the structure that its call takes: a tensor, dict or list; None if unknown."""
     inputs = getattr(as_functional(model), "_inputs_struct", None) if is_graph(model) else None
     return inputs if all(isinstance(each, keras.KerasTensor) for each in inputs_by_name(inputs).values()) else None
 
 
 def inputs_by_name(inputs: Any) -> dict[str, Any]:
-    """Return what `model_inputs` returned by name."""
+    """Return the result of `model_inputs` as a dict by name."""
     if isinstance(inputs, Mapping):
         return {str(name): each for name, each in inputs.items()}
     several = inputs if isinstance(inputs, list | tuple) else [] if inputs is None else [inputs]
@@ -66,7 +66,7 @@ def check_inputs(model: keras.Model, data: Data) -> None:
 
 
 def check_one_output(model: keras.Model, expected: str, each: tuple[int, ...] | None = None) -> None:
-    """Refuse a model that returns several tensors, one in a list or under a name, or one of another shape."""
+    """Refuse a model that returns several tensors, one in a list or dict, or one of another shape."""
     outputs = getattr(model, "_outputs_struct", None)  # of a functional model, as its call returns them
     if isinstance(outputs, dict | list):
         raise several_outputs(model.name, outputs, expected)
@@ -86,7 +86,7 @@ def several_outputs(model: str, outputs: Any, expected: str) -> UserError:
 
 
 def check_targets(targets: Any, losses: Mapping[str, Loss], shapes: Mapping[str, Shape], name: str) -> None:
-    """Refuse targets that a cross-entropy would misread; shapes are those of the outputs, the batch first."""
+    """Refuse targets that a cross-entropy would misread; `shapes` are those of the outputs, batch axis first."""
     for output, loss in losses.items():
         own = targets.get(output) if isinstance(targets, Mapping) else targets if output == ONE else None
         where = f"{name}['{output}']" if output else name
@@ -107,7 +107,7 @@ def _check_shares(targets: np.ndarray, where: str) -> None:
 
 
 def _check_labels(targets: np.ndarray, shape: Shape, ignored: int | None, where: str) -> None:
-    """Refuse labels that are no class numbers; `shape` is that of the output, () where it is not known."""
+    """Refuse labels that are not class numbers; `shape` is that of the output, () if unknown."""
     part = targets != np.floor(targets)
     if part.any():
         raise UserError(
@@ -134,12 +134,12 @@ def _check_labels(targets: np.ndarray, shape: Shape, ignored: int | None, where:
 
 
 def batched(shape: Shape) -> str:
-    """Return a shape as a message shows it, the examples first."""
+    """Return a shape as text for messages, with the batch axis first."""
     return f"[{', '.join(['n', *('any' if each is None else str(each) for each in shape)])}]"
 
 
 def alike(wanted: Shape, given: Shape) -> bool:
-    """Return whether shapes are the same, but for a 1 at the end of one of them."""
+    """Return whether shapes are equal, except for a last axis of size 1 in one of them."""
     return fits_shape(wanted, given) or fits_shape(_bare(wanted), _bare(given))
 
 
@@ -148,5 +148,5 @@ def _bare(shape: Shape) -> Shape:
 
 
 def fits_shape(taken: Sequence[int | None], given: Sequence[int | None]) -> bool:
-    """Return whether a shape is one that is taken, where None stands for any length."""
+    """Return whether `given` is a shape that `taken` allows; None allows any length."""
     return len(taken) == len(given) and all(one in (None, other) for one, other in zip(taken, given, strict=True))

@@ -1,4 +1,4 @@
-"""Retrieval: one network that embeds, trained on triplets, judged by nearest neighbors.
+"""Retrieval: an embedding network, trained on triplets and evaluated by nearest neighbors.
 
 Embeddings have length 1. The triplet loss brings an example (the anchor) nearer to one of its class (the positive)
 than to one of another class (the negative); triplets are chosen within each batch.
@@ -43,8 +43,8 @@ class Retrieval(Objective):
     The network's outputs are scaled to length 1, so distances lie in [0, 2] and the network cannot lower the loss by
     growing or shrinking all embeddings.
 
-    An evaluation searches neighbors in the split as a whole (see `retrieval_metrics`). Its triplet loss and triplet
-    metrics are of batches in the order of the split: compare them between evaluations, not with training.
+    An evaluation searches for neighbors in the whole split (see `retrieval_metrics`). Its triplet loss and triplet
+    metrics use batches in the order of the split: compare them between evaluations, not with training.
     """
 
     name = "retrieval"
@@ -83,7 +83,7 @@ class Retrieval(Objective):
         return retrieval_metrics(collected["embedding"], collected["target"], collected["index"], self.recall_at)
 
     def show(self, collected: dict[str, np.ndarray], examples: Examples) -> Shown:
-        """Return some queries with their nearest neighbors, and embeddings, evenly thinned out, with thumbnails."""
+        """Return some queries with their nearest neighbors, and an even sample of the embeddings with thumbnails."""
         if not collected:
             return Shown()
         targets = collected["target"]
@@ -112,7 +112,7 @@ def retrieval(
 ) -> Recipe:
     """Build a network with as many outputs as the embedding has dimensions, and its retrieval objective.
 
-    Any model of the config will do: `embedding_size` replaces its number of classes. The arguments are those of
+    Any model of the config works: `embedding_size` replaces its number of classes. The arguments are described in
     `configs/task/retrieval.yaml`.
 
     Equation:
@@ -124,8 +124,8 @@ def retrieval(
         batch_all:    every triplet of the batch; the mean is over those that violate the margin
 
     Pitfalls:
-        - With `mining=batch_hard` all images may go to one point early: `positive_distance` and `negative_distance`
-          both fall to 0.
+        - With `mining=batch_hard` all images may collapse to one point early: `positive_distance` and
+          `negative_distance` both fall to 0.
         - A batch without two images of a class has no triplet: set `trainer.classes_per_batch`; `anchors` should be 1.
         - With `trainer.accumulation_steps` triplets are found within a micro batch: they are fewer and easier.
     """
@@ -156,8 +156,8 @@ def _check_recall(recall_at: Sequence[int], data: Data) -> None:
 def pairwise_distances(embeddings: tf.Tensor, *, squared: bool = False) -> tf.Tensor:
     """Return the Euclidean distances between all pairs of embeddings.
 
-    They are computed from the differences, in memory of batch * batch * d: exactly 0 for equal embeddings, where the
-    usual a^2 + b^2 - 2ab cancels. The derivative of the root at 0 is infinite in TensorFlow, and 0 here.
+    They are computed from the differences, in batch * batch * d memory: exactly 0 for equal embeddings, where the usual
+    a^2 + b^2 - 2ab cancels. The derivative of the square root at 0 is infinite in TensorFlow, and 0 here.
     """
     differences = embeddings[:, tf.newaxis] - embeddings[tf.newaxis, :]
     squares = tf.reduce_sum(tf.square(differences), axis=-1)
@@ -168,7 +168,7 @@ def pairwise_distances(embeddings: tf.Tensor, *, squared: bool = False) -> tf.Te
 
 
 def class_pairs(targets: tf.Tensor, weights: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return which (anchor, other) are different examples of one class, and which of two: bool [batch, batch] each."""
+    """Return masks of the pairs (anchor, other) of one class, without self-pairs, and of two: bool [batch, batch]."""
     real = weights > 0.0
     both_real = tf.logical_and(real[:, tf.newaxis], real[tf.newaxis, :])
     same = tf.equal(targets[:, tf.newaxis], targets[tf.newaxis, :])
@@ -178,13 +178,13 @@ def class_pairs(targets: tf.Tensor, weights: tf.Tensor) -> tuple[tf.Tensor, tf.T
 
 
 def mean_of(values: tf.Tensor, chosen: tf.Tensor) -> tf.Tensor:
-    """Return the mean of the chosen values, 0 where there is none: float32 []."""
+    """Return the mean of the chosen values, 0 if there are none: float32 []."""
     count = tf.reduce_sum(tf.cast(chosen, tf.float32))
     return tf.math.divide_no_nan(tf.reduce_sum(tf.where(chosen, values, 0.0)), count)
 
 
 def halves(targets: tf.Tensor, order: tf.Tensor) -> tf.Tensor:
-    """Return the half, 0 or 1, of each example, int32 [examples]: those of a class alternate, the first in half 0."""
+    """Return the half, 0 or 1, of each example, int32 [examples]: those of a class alternate, starting with half 0."""
     by_order = tf.argsort(order)
     by_class = tf.gather(by_order, tf.argsort(tf.gather(targets, by_order), stable=True))
     sorted_targets = tf.gather(targets, by_class)
@@ -198,11 +198,11 @@ FAR = 1e9  # further than any two embeddings of length 1; finite, so that its gr
 
 @dataclass(frozen=True)
 class Triplets:
-    """Distances from anchors. All three tensors have one shape; the first axis is the anchor's."""
+    """Distances from anchors. All three tensors have the same shape; the first axis is that of anchors."""
 
     positive: tf.Tensor
     negative: tf.Tensor
-    valid: tf.Tensor  # bool: False where there is no such triplet; the distances there mean nothing
+    valid: tf.Tensor  # bool: False where there is no such triplet, and its distances are meaningless
 
 
 def batch_hard(distances: tf.Tensor, positive: tf.Tensor, negative: tf.Tensor) -> Triplets:
@@ -247,7 +247,7 @@ def _any(chosen: tf.Tensor) -> tf.Tensor:
 
 
 def triplet_loss(triplets: Triplets, margin: float | None, *, over_active: bool) -> tf.Tensor:
-    """Return the mean loss of triplets, 0 with a gradient of 0 where there is none: float32 [].
+    """Return the mean loss of triplets, 0 with a gradient of 0 if there are none: float32 [].
 
     One triplet costs max(0, positive - negative + margin) (Schroff et al. 2015, equation 3), or
     log(1 + exp(positive - negative)) with the soft margin (Hermans et al. 2017, section 2).
@@ -260,7 +260,7 @@ def triplet_loss(triplets: Triplets, margin: float | None, *, over_active: bool)
 
 
 def active_triplets(triplets: Triplets, margin: float | None) -> tf.Tensor:
-    """Return which triplets still violate the margin: bool, of their shape."""
+    """Return which triplets still violate the margin: bool, in the shape of the triplets."""
     gap = _gap(triplets)
     return tf.logical_and(triplets.valid, gap >= 0.0 if margin is None else gap + margin > 0.0)
 
@@ -271,7 +271,7 @@ def _gap(triplets: Triplets) -> tf.Tensor:
 
 
 NEIGHBORS = 5
-SMALLEST = 48  # pixels a side: smaller images are enlarged to at least this
+SMALLEST = 48  # pixels per side: smaller images are enlarged to at least this
 FRAME, GAP = 3, 4  # pixels
 PAPER, RIGHT, WRONG = (1.0, 1.0, 1.0), (0.1, 0.65, 0.2), (0.85, 0.1, 0.1)
 
@@ -312,17 +312,17 @@ def retrieval_metrics(
     """Return how well examples find others of their class, as means over the examples.
 
     The split is halved (see `halves`); each example is a query to the half that it is not in, so that no query finds
-    itself. With R the number of the query's class in that half:
+    itself. With R the number of examples of the query's class in that half:
 
     - recall@k: whether one of the k nearest is of the query's class.
     - r_precision: the share of the query's class among the R nearest.
     - map@r: the mean over i = 1 .. R of the precision of the i nearest, counted where the i-th is of the class
       (Musgrave et al., A Metric Learning Reality Check, 2020, section 3.1).
-    - unmatched: how many queries have R = 0. They are in no mean; where all are, the means are 0.
+    - unmatched: the number of queries with R = 0. They are left out of the means; if all are, the means are 0.
 
-    Of two that are equally near, the one earlier in the split comes first.
+    Of two equally near examples, the one earlier in the split comes first.
     """
-    # On the host: a GPU may round products to 10 bits, and its sort does not promise to be stable.
+    # On the host: a GPU may round products to 10 bits, and its sort is not guaranteed to be stable.
     with tf.device(HOST):
         half, size = halves(targets, order), tf.size(targets)
         groups = 2 * tf.cast(targets, tf.int32) + half
@@ -334,7 +334,7 @@ def retrieval_metrics(
             in_gallery = tf.not_equal(tf.gather(half, queries)[:, tf.newaxis], half)
             similarity = tf.matmul(tf.gather(embeddings, queries), embeddings, transpose_b=True)
             _, nearest = tf.math.top_k(tf.where(in_gallery, similarity, similarity.dtype.min), k=depth)
-            # Places beyond the gallery's end never count: a query with a match finds it before.
+            # Ranks beyond the size of the gallery never count: every match has a lower rank.
             correct = tf.equal(tf.gather(targets, nearest), tf.gather(targets, queries)[:, tf.newaxis])
             wanted, rank = tf.gather(relevant, queries)[:, tf.newaxis], tf.range(1, depth + 1)
             hits = tf.cast(tf.logical_and(correct, rank <= wanted), tf.float32)

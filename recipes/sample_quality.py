@@ -1,4 +1,4 @@
-"""How good generated samples are."""
+"""Metrics and pictures of the quality of generated samples."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def class_shares(labels: tf.Tensor, classes: int) -> tf.Tensor:
 
 
 def share_distances(generated: tf.Tensor, real: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Return how far the class distribution of samples is from that of the data.
+    """Return distances of the class distribution of samples from that of the data.
 
-    - total_variation: half the sum of |p - q|, in [0, 1]: the share of samples that has to change class.
+    - total_variation: half the sum of |p - q|, in [0, 1]: the share of samples that would have to change class.
     - kl: KL(p || q) in nats, of the generated shares p to the real ones q; infinite for a class that the data lacks.
-    - missing: how many classes of the data no sample is assigned to.
+    - missing: the number of classes of the data that no sample is assigned to.
     """
     ratio = tf.where(generated > 0.0, generated / real, 1.0)  # x / 0 is infinite, and so is its logarithm
     missing = tf.logical_and(real > 0.0, tf.equal(generated, 0.0))
@@ -67,7 +67,7 @@ def frechet_distance(first: Moments, second: Moments) -> tf.Tensor:
     value depends on the classifier and on how many samples there are (few samples give larger values): compare only
     values of one classifier and one count.
     """
-    with tf.device(HOST):  # float64, which accelerators are slow at
+    with tf.device(HOST):  # float64 is slow on accelerators
         # tr (S1 S2)^(1/2) is the sum of the singular values of S1^(1/2) S2^(1/2). The root of the product S1 S2 itself
         # would turn rounding errors e into sqrt(e), and may be complex where features are nearly dependent.
         (mean, covariance), (other_mean, other_covariance) = first, second
@@ -91,17 +91,17 @@ def mode_metrics(samples: tf.Tensor, modes: tf.Tensor, std: float) -> dict[str, 
 
     A sample belongs to its nearest mode, and is of high quality when it lies within three standard deviations of it.
 
-    - modes: how many modes have a sample of high quality (Srivastava et al. 2017, "VEEGAN", section 4.1; Lin et al.
+    - modes: the number of modes with a high-quality sample (Srivastava et al. 2017, "VEEGAN", section 4.1; Lin et al.
       2018, "PacGAN", section 4.1, from 2,500 samples each). It is generous: one lucky sample covers a mode.
     - high_quality: the share of high quality among all samples.
     - kl_to_uniform: KL(q || u) = log(m) + sum(q log q) in nats, of the shares q of all finite samples by their nearest
-      mode, to the uniform distribution over the m modes; 0 where they are even, log(m) where all lie at one.
+      mode, to the uniform distribution over the m modes; 0 if they are even, log(m) if all lie at one.
     - coverage: the sum over modes of min(p, 1 / m), with p the share of all samples that are of high quality and belong
       to the mode. It is 1 minus the total variation distance between where samples lie (a mode, or nowhere) and the
       uniform distribution over the modes: 0.989 for the data itself, and large neither for good samples of few modes
-      nor for bad samples of all. So it decides which step of a run is the best.
+      nor for bad samples of all. It therefore decides which step of a run is best.
 
-    Non-finite samples are of no quality, and at no mode. If all are, kl_to_uniform is log(m).
+    Non-finite samples are never of high quality and belong to no mode. If all are non-finite, kl_to_uniform is log(m).
     """
     samples, modes = tf.cast(samples, tf.float32), tf.cast(modes, tf.float32)
     finite = tf.reduce_all(tf.math.is_finite(samples), axis=-1)
@@ -125,7 +125,7 @@ TASK = "hookline.recipes.classification.classification"
 
 
 def load_classifier(run: str, data: Data, plugins: Sequence[str] = ()) -> keras.Model:
-    """Return the classifier of a finished run, as at its best evaluation, from images to features and logits."""
+    """Return the classifier of a finished run at its best evaluation, from images to features and logits."""
     try:
         config = read_config(run, plugins)
         task = config.get("task")
@@ -151,7 +151,7 @@ def load_classifier(run: str, data: Data, plugins: Sequence[str] = ()) -> keras.
 
 
 def _with_features(network: Network) -> keras.Model:
-    """Return a model of the inputs of the last dense layer and of the logits; it shares the network's variables."""
+    """Return a model that outputs the last dense layer's inputs and the logits; it shares the network's variables."""
     model = as_functional(network.model) if is_graph(network.model) else None
     dense = [layer for layer in model.layers if isinstance(layer, keras.layers.Dense)] if model is not None else []
     features: Any = layer_input(model, dense[-1]) if dense else None
@@ -165,7 +165,7 @@ def _with_features(network: Network) -> keras.Model:
 
 Metrics: TypeAlias = "dict[str, tf.Tensor]"
 REAL_PICTURES = "real"
-SMALLEST = 32  # pixels a side: smaller images are enlarged to at least this
+SMALLEST = 32  # pixels per side: smaller images are enlarged to at least this
 GAP = 2  # pixels between images
 
 
@@ -192,7 +192,7 @@ class MixtureQuality:
 
 @dataclass(frozen=True, eq=False)
 class ImageQuality:
-    """Judge images by the features and classes that a trained classifier sees in them; without one, show them."""
+    """Judge images by the features and classes that a trained classifier assigns; without one, only show them."""
 
     classes: int  # of the data
     classifier: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]] | None
@@ -222,7 +222,7 @@ Quality: TypeAlias = "MixtureQuality | ImageQuality"
 
 
 def quality_for(data: Data, classifier: str | None, plugins: Sequence[str] = ()) -> Quality | None:
-    """Return the judge of samples of some data; None if there is none."""
+    """Return the quality metrics for samples of some data; None if there are none."""
     if is_image(data.input_shape):
         if classifier is None:
             return ImageQuality(data.classes, None)
@@ -233,7 +233,7 @@ def quality_for(data: Data, classifier: str | None, plugins: Sequence[str] = ())
 
 
 def average_metrics(metrics: Callable[[tf.Tensor], Metrics], samples: tf.Tensor) -> Metrics:
-    """Return the metrics of several generators: the mean of each, and of "modes" and "coverage" the best, too."""
+    """Return the metrics of several generators: the mean of each, and also the best "modes" and "coverage"."""
     each = [metrics(samples[place]) for place in range(samples.shape[0])]
     if len(each) == 1:
         return each[0]
@@ -242,11 +242,11 @@ def average_metrics(metrics: Callable[[tf.Tensor], Metrics], samples: tf.Tensor)
     return {**{name: tf.reduce_mean(values) for name, values in together.items()}, **best}
 
 
-TITLE, MARGIN = 22, 2  # pixels: the height of a line of text, and what is left of it
+TITLE, MARGIN = 22, 2  # pixels: the height of a line of text, and the space to its left
 
 
 def draw(quality: Quality, samples: np.ndarray, collected: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return one picture of the samples of one generator, or of several below one another, each with a title above."""
+    """Return one picture of the samples of one generator, or of several one above the other, each under a title."""
     if len(samples) == 1:
         return quality.picture(samples[0], collected, "samples")
     parts, font = [], ImageFont.load_default(14)
@@ -259,7 +259,7 @@ def draw(quality: Quality, samples: np.ndarray, collected: Mapping[str, np.ndarr
 
 
 def scatter_picture(samples: np.ndarray, real: np.ndarray, modes: np.ndarray, radius: float, title: str) -> np.ndarray:
-    """Return a picture of samples over real points, with a circle around each mode; samples do not move the frame."""
+    """Return a picture of samples over real points, with a circle around each mode; samples do not move the limits."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # not needed to train
     from matplotlib.figure import Figure
     from matplotlib.patches import Circle
@@ -267,7 +267,7 @@ def scatter_picture(samples: np.ndarray, real: np.ndarray, modes: np.ndarray, ra
     shown = np.concatenate([modes - radius, modes + radius, real])
     low, high = shown.min(axis=0), shown.max(axis=0)
     middle, half = (low + high) / 2.0, 0.65 * float((high - low).max()) or 0.5
-    inside = np.all(np.abs(samples - middle) <= half, axis=1)  # which no NaN is
+    inside = np.all(np.abs(samples - middle) <= half, axis=1)  # False for NaN
     figure = Figure((6.0, 6.4), dpi=100)
     axes = figure.add_axes((0.03, 0.05, 0.94, 0.88), xticks=[], yticks=[], title=title)
     axes.set(xlim=(middle[0] - half, middle[0] + half), ylim=(middle[1] - half, middle[1] + half))

@@ -1,4 +1,4 @@
-"""Supervised learning: any loss and metrics of Keras, or of the user, on the outputs of one network."""
+"""Supervised learning: any Keras or custom losses and metrics on the outputs of one network."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ from hookline.trainer.objective import SOFT_TARGETS, Batch, ForwardFunction, Obj
 from hookline.trainer.recipe import Parts, Recipe
 
 MODEL = "model"
-PROBED = 256  # first examples whose targets are looked at
+PROBED = 256  # number of first examples to check the targets of
 INPUTS, TARGETS = "inputs", "targets"
 
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """What is minimized and measured of one output."""
+    """The loss and metrics of one output."""
 
     loss: Loss | None  # None for metrics alone
     measures: Measures
     from_logits: bool  # whether a cross-entropy takes the output as logits
-    weight: float  # of the loss in the sum of all
+    weight: float  # of the loss in the total loss
 
 
 class KerasLoss(Objective):
-    """Minimize losses of Keras or of the user's, each of an output of one network."""
+    """Minimize Keras or custom losses, each of one output of a network."""
 
     name = "keras_loss"
     trains = (MODEL,)
@@ -60,7 +60,7 @@ class KerasLoss(Objective):
     ) -> None:
         """Set losses and metrics by output, the names of the outputs, and whether the inputs are the targets.
 
-        `uneven` says whether some values of an example may not count, by a mask of Keras or a class to ignore.
+        `uneven` is whether some values of an example may not count, due to a Keras mask or a class to ignore.
         """
         self.heads, self.names, self.reconstructs = dict(heads), list(names), reconstructs
         self.uneven = uneven
@@ -87,7 +87,7 @@ class KerasLoss(Objective):
                 output.counts |= {} if counts is None else {f"loss/{label}": counts, f"metric/{name}_loss": counts}
                 output.losses[label] = values if head.weight == 1.0 else head.weight * values
                 if name != ONE:
-                    output.metrics[f"{name}_loss"] = values  # without its weight; in weights of examples an average
+                    output.metrics[f"{name}_loss"] = values  # without its weight; averaged by sample weights
             head.measures.add(output, batch, wanted, own, training=forward.training)
         return output
 
@@ -119,7 +119,7 @@ def _target(targets: Any, name: str) -> Any:
 
 
 def _check_shapes(name: str, outputs: Any, targets: Any, loss: Loss | None) -> None:
-    """Refuse outputs that would be broadcast against targets of another shape: a loss that looks right and is none."""
+    """Refuse outputs that would be broadcast against targets of another shape: the loss would be silently wrong."""
     if loss is None or loss.kind == SPARSE or not loss.by_value or not isinstance(outputs, tf.Tensor):
         return
     wanted, given = (each.shape for each in beside(targets, outputs))
@@ -147,10 +147,10 @@ def recipe_of(
     weights: Mapping[str, float] | None = None,
     reconstructs: bool = False,
 ) -> Recipe:
-    """Return the one network of a model with the objective of its losses.
+    """Return the recipe of one network, that of the model, with the objective of its losses.
 
-    Losses, metrics, shapes (the batch first) and weights are by output; by ONE where there is one. A final softmax or
-    sigmoid is taken off where a cross-entropy has a form that takes logits: `final_activations` of the network name it.
+    Losses, metrics, shapes (batch axis first) and weights are by output, ONE for a single output. A final softmax or
+    sigmoid is removed if its cross-entropy can take logits; `final_activations` of the network record it.
     """
     check_names(model)
     check_training(model)
@@ -191,12 +191,12 @@ def recipe_of(
 
 
 def may_mask(model: keras.Model) -> bool:
-    """Return whether outputs of a model may carry a mask of Keras; of a subclassed model that is not known."""
+    """Return whether outputs of a model may carry a Keras mask; True for a subclassed model, where it is unknown."""
     return not is_graph(model) or any(mask_of(each) is not None for each in as_functional(model).outputs)
 
 
 def output_names(model: keras.Model) -> list[str]:
-    """Return the names of a model's outputs, in their order; ONE for one alone, none if unknown."""
+    """Return the names of a model's outputs, in order: [ONE] for a single output, [] if unknown."""
     if not is_graph(model):
         return []
     struct = getattr(as_functional(model), "_outputs_struct", None)
@@ -208,7 +208,7 @@ def output_names(model: keras.Model) -> list[str]:
 def by_output(
     model: keras.Model, loss: Any, metrics: Any = None, loss_weights: Any = None
 ) -> tuple[dict[str, Loss], dict[str, list[Any]], dict[str, float]]:
-    """Return losses, metrics and the weights of losses by output, as `recipe_of` takes them."""
+    """Return losses, metrics and loss weights by output, in the form that `recipe_of` takes."""
     names = output_names(model)
     called = list(as_functional(model).output_names) if names == [ONE] else names
     if repeated := {each for each in called if called.count(each) > 1}:
@@ -222,7 +222,7 @@ def by_output(
 
 
 def output_shapes(model: keras.Model, data: Data | None = None) -> dict[str, tuple[int | None, ...]]:
-    """Return the shapes of a model's outputs by name, the batch first, of a subclassed model by a call with data."""
+    """Return the shapes of a model's outputs by name, batch axis first; for a subclassed model, by a call with data."""
     if is_graph(model):
         shapes = [tuple(each.shape) for each in as_functional(model).outputs]
         return dict(zip(output_names(model), shapes, strict=True))
@@ -236,7 +236,7 @@ def output_shapes(model: keras.Model, data: Data | None = None) -> dict[str, tup
 def _logits_of(
     model: keras.Model, wanted: Mapping[int, Loss], *, classifies: bool
 ) -> tuple[keras.Model, tuple[FinalActivation, ...]]:
-    """Return a model without the final activations of its cross-entropies, and what it lacks then."""
+    """Return a model without the final activations of its cross-entropies, and the removed activations."""
     if all(loss.kind is None or loss.from_logits for loss in wanted.values()):
         return model, ()
     stripped, found = take_off(model)
@@ -258,7 +258,7 @@ def _logits_of(
 
 
 def _gives_logits(model: keras.Model, loss: Loss | None, name: str, names: Sequence[str], data: Data) -> bool:
-    """Return whether a loss that expects probabilities meets logits."""
+    """Return whether a loss that expects probabilities would get logits."""
     linear = name in names and ends_linear(model, names.index(name))
     if loss is not None and loss.overlaps and linear:
         raise UserError(
@@ -269,7 +269,7 @@ def _gives_logits(model: keras.Model, loss: Loss | None, name: str, names: Seque
         return False
     if linear:
         return True
-    outputs = first_outputs(model, data)  # even an untrained network shows: after a batch norm, some are outside [0, 1]
+    outputs = first_outputs(model, data)  # visible even untrained: after a batch norm, some are outside [0, 1]
     found = outputs if name == ONE or outputs is None else _item(outputs, name, names)
     if not isinstance(found, tf.Tensor):
         return False
@@ -288,8 +288,8 @@ def supervised(
 ) -> Recipe:
     """Build the network of the config with any loss and metrics of Keras: regression, multi-label, dense prediction.
 
-    A final softmax or sigmoid is left out in training where the loss takes logits; a network that ends without one is
-    taken to give logits. The arguments are those of `configs/task/supervised.yaml`.
+    A final softmax or sigmoid is removed for training if the loss can take logits; a network that ends without one is
+    assumed to return logits. The arguments are described in `configs/task/supervised.yaml`.
     """
     check_choice("task.targets", targets, (TARGETS, INPUTS))
     if targets == INPUTS and parts.data.preparations:
@@ -308,7 +308,7 @@ def supervised(
 
 
 def _width(data: Data, losses: Mapping[str, Loss], *, reconstructs: bool) -> int:
-    """Return how many values a network of ours is to return: one a class, or as many as a row of targets has."""
+    """Return the number of outputs for a built-in network: one per class, or the length of a row of targets."""
     if reconstructs:
         return int(data.input_shape[-1])
     loss = losses.get(ONE)

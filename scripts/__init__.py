@@ -1,3 +1,3 @@
-"""Commands over the other packages: each a thin script."""
+"""Command-line scripts: thin wrappers over the other packages."""
 
 from __future__ import annotations

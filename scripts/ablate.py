@@ -1,16 +1,16 @@
 """Run a recipe without each of its technique hooks in turn.
 
-python scripts/ablate.py recipe=<name> [what train.py takes ...] [key=value ...]
+python scripts/ablate.py recipe=<name> [train.py arguments ...] [key=value ...]
 
-The whole recipe is run, and the recipe without each of its technique hooks (hooks.<name>=null); hooks that only watch,
-and those that every run has, stay. A hook that another one needs cannot be taken away alone; a line says why.
+Runs the whole recipe, and the recipe without each of its technique hooks (hooks.<name>=null). Monitors and the default
+hooks of every run stay. A hook that another one needs cannot be removed alone; a message says why.
 
   seeds        seeds of each variant, such as 0,1,2
-  out          directory for the runs; without it runs/ablations/<recipe>
-  metrics      what to compare, such as metrics=accuracy,validation/loss/total; without it all of the test split
+  out          directory for the runs; default: runs/ablations/<recipe>
+  metrics      metrics to compare, such as metrics=accuracy,validation/loss/total; default: all of the test split
 
-The same command again runs only what is missing; python scripts/compare.py <out> shows the runs with curves and as CSV.
-Exit code: 0 done, 1 a run failed, 2 a mistake of the user, 130 or 143 interrupted.
+Repeat the command to run only what is missing; python scripts/compare.py <out> also draws curves and writes CSV files.
+Exit code: 0 done, 1 a run failed, 2 user error, 130 or 143 interrupted.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from hookline.trainer.errors import UserError, user_path
 TAKEN = ("seed", "run_dir", "resume")
 COLUMN, WHOLE = "hooks", "whole"
 Variants = dict[str, list[str]]
-"""Overrides without a seed, of the whole recipe and by "without <hook>"."""
+"""Overrides without a seed, by variant: "whole" or "without <hook>"."""
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Options:
     seeds: str = "0,1,2"
     out: str = ""
     metrics: str | None = None
-    overrides: list[str] = field(default_factory=list, init=False)  # what every run gets
+    overrides: list[str] = field(default_factory=list, init=False)  # passed to every run
 
     @property
     def directory(self) -> Path:
@@ -74,7 +74,7 @@ def parse(arguments: Sequence[str]) -> Options:
 
 
 def variants_of(overrides: Sequence[str]) -> Variants:
-    """Return the recipe as it is, and without each of its technique hooks and what the user set for it."""
+    """Return the overrides of the recipe, and those without each technique hook and the user's settings of it."""
     (job,) = check(overrides)
     hooks = technique_hooks(job.config["hooks"])
     if not hooks:
@@ -91,8 +91,8 @@ def variants_of(overrides: Sequence[str]) -> Variants:
 
 
 def reasons_against(variants: Variants) -> dict[str, str]:
-    """Return why variants cannot run, one line each, for those that cannot. Nothing is trained or written."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:  # TensorFlow stays there
+    """Return the variants that cannot run, {name: reason in one line}; nothing is trained or written."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:  # keeps TensorFlow out
         return process.submit(_reasons, variants).result()
 
 
@@ -113,7 +113,7 @@ def _reasons(variants: Variants) -> dict[str, str]:
 
 
 def run_jobs(directory: Path, jobs: Mapping[str, Sequence[str]]) -> int:
-    """Run the jobs, by names of their directories, whose runs are not complete; return the worst exit code."""
+    """Run the jobs, {directory name: overrides}, that are not complete yet; return the worst exit code."""
     sweep = read_sweep(directory) if (directory / FILE_NAME).exists() else Sweep(directory)
     taken = {job.run: job.overrides for job in sweep.jobs}
     asked = {name: list(overrides) for name, overrides in jobs.items()}
@@ -157,7 +157,7 @@ def _command(options: Options) -> int:
 
 
 def comparison_of(out: Path, able: Variants, seeds: Sequence[int], names: str | None) -> Comparison:
-    """Return the variants side by side; a run that is not at its end is in no average."""
+    """Return a comparison of the variants; unfinished runs are excluded from the averages."""
     found, unreadable = find_runs([str(out)])
     groups, unfinished = [], []
     for variant, overrides in able.items():

@@ -2,24 +2,24 @@
 
 python scripts/benchmark.py what=<comparison> [key=value ...]
 
-Each contender has a process of its own, which prepares once. Then the contenders of a case take turns, so that other
-load on the machine affects all alike. A contender is a small function in `scripts/benchmarks/`.
+Each contender runs in its own process, which prepares once. Then the contenders of a case take turns, so that other
+load on the machine affects all equally. A contender is a small function in `scripts/benchmarks/`.
 
   what          input: batches from arrays in memory, ours and tf.data's; images: from a folder, ours and Keras's;
                 training: our runs, Keras's fit, PyTorch, Larq, TFMOT, and the machine's limit;
                 inference: packed binary networks, against the same networks in TensorFlow, ONNX Runtime and LiteRT
-  case          one of them, or several, such as case=lenet_5,cnn; all without it
-  contenders    patterns on their names, such as 'hookline*' or 'hookline,limit*'
+  case          one or several cases, such as case=lenet_5,cnn; default: all
+  contenders    patterns of contender names, such as 'hookline*' or 'hookline,limit*'
   environments  folder of virtual environments with other frameworks; without it, they are left out. To make it:
                 sh scripts/benchmarks/environments.sh <folder>
   data          the data: for what=images a folder of images, else a file such as mnist.npz; without it, and for cases
                 whose images have another size, images are generated
   repeats       how often the contenders take turns
   seconds       how long a contender works in one turn
-  batch_size    examples per batch; without it, as the case has it
-  threads       of each framework; without it, as many as there are cores, and 1 for inference
-  out           file for the figures as JSON
-  chart         file for the figures as a bar chart, such as training.png
+  batch_size    examples per batch; default: that of the case
+  threads       threads of each framework; default: the number of cores, and 1 for inference
+  out           JSON file for the results
+  chart         PNG file for a bar chart of the results, such as training.png
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from hookline.trainer.run.directory import cpu_name
 
 Row = dict[str, Any]
 BASELINES = ("tf.data, batch by batch", "keras", "larq", "tfmot", "tensorflow")
-"""How the contenders begin whose fastest the others are compared with; where there is none, with the first."""
+"""Name prefixes of possible baselines; the fastest match is the baseline, or the first contender if none matches."""
 
 
 @dataclass
@@ -75,7 +75,7 @@ def parse(arguments: Sequence[str]) -> Options:
 
 
 def choose(options: Options) -> dict[str, list[str]]:
-    """Return the names of the contenders that the options ask for, by case."""
+    """Return the names of the selected contenders, by case."""
     known = find_contenders(options.what)
     cases = matching("case", options.case, known)
     names = matching("contender", options.contenders, dict.fromkeys(name for case in cases for name in known[case]))
@@ -83,7 +83,7 @@ def choose(options: Options) -> dict[str, list[str]]:
 
 
 def compare(case: str, names: Sequence[str], options: Options) -> tuple[list[Row], dict[str, str], dict[str, str]]:
-    """Return the rows of a case, the versions of what took part, and why contenders were left out."""
+    """Return the rows of a case, the versions of the software used, and why contenders were left out."""
     threads = options.threads or (1 if options.what == "inference" else None)
     settings = Settings(options.data, options.batch_size, threads)
     workers, versions, left_out = list[Worker](), dict[str, str](), dict[str, str]()
@@ -111,7 +111,7 @@ def compare(case: str, names: Sequence[str], options: Options) -> tuple[list[Row
 
 
 def as_rows(case: str, unit: str, speeds: Mapping[str, Sequence[float]]) -> list[Row]:
-    """Return the figures of the contenders of a case, as JSON values, from their speeds in each turn.
+    """Return one row of JSON values for each contender of a case, from its speeds in each turn.
 
     Ratios are medians and quartiles, over the turns, of the speed relative to the baseline in the same turn.
     """
@@ -149,7 +149,7 @@ def _quartiles(speeds: Sequence[float], others: Sequence[float]) -> list[float]:
 
 
 def print_rows(rows: Sequence[Row]) -> None:
-    """Print the table of a case; without a limit it has no column for it."""
+    """Print the table of a case, with a column for the limit if it was measured."""
     from hookline.hooks.monitors.console import TextTable, open_console, show
 
     columns = {

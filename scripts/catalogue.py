@@ -2,10 +2,10 @@
 
 python scripts/catalogue.py
 
-The page is made of what each hook's own files say: the docstrings of its class, the comments of its config file, and
-what the class overrides and declares.
+The page is generated from each hook's own files: the docstrings of its class, the comments in its config file, and what
+the class overrides and declares.
 
-Exit code: 0 done, 1 a hook does not say what it should (a line for each gap, with what to add).
+Exit code: 0 done, 1 a hook lacks documentation (one line per gap, with what to add).
 """
 
 from __future__ import annotations

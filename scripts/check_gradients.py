@@ -3,16 +3,16 @@
 python scripts/check_gradients.py recipe=<name> [key=value ...]
 
 Every overridden or custom gradient of the first training step is compared with central differences of its forward
-pass, and with the derivative of the surrogate that it declares. It takes what train.py takes, and trains nothing.
+pass, and with the derivative of the surrogate that it declares. Takes the arguments of train.py; nothing is trained.
 
-  exact        the derivative of the forward pass, as finite differences give it
-  surrogate    the derivative of the function that it declares
-  on purpose   declared as no function's: clipped, reversed, scaled, guided, stopped
-  undeclared   neither the derivative of the forward pass nor declared, such as tf.custom_gradient in a layer of yours
+  exact        the derivative of the forward pass, according to finite differences
+  surrogate    the derivative of the declared surrogate
+  on purpose   declared as not the derivative of any function: clipped, reversed, scaled, guided, stopped
+  undeclared   neither the derivative of the forward pass nor declared, such as tf.custom_gradient in your own layer
   not measured in half precision, which is too coarse for finite differences
-  wrong        not the derivative of what it declares; the command exits with 1
+  wrong        not the declared derivative; the command exits with 1
 
-"from" is how far it is from the other gradient, relative to the larger of the two.
+"from ..." is the distance from that gradient, relative to the larger of the two.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def check(arguments: Sequence[str]) -> list[Compared]:
-    """Return every overridden gradient of the run that a command line describes, compared."""
+    """Compare every overridden gradient of the run that a command line describes."""
     with built(one_job(arguments)) as run:
         from hookline.scripts.gradient_probe import compare_gradients
 

@@ -1,4 +1,4 @@
-"""What the commands of this folder share: `key=value` arguments, files to write, tables, and one line for a mistake."""
+"""Helpers shared by the scripts: `key=value` arguments, output files, tables, and one-line error messages."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 Options = TypeVar("Options")
 LOWEST = {int: 1, float: 0, list[float]: 0}
-"""Of the numbers that an option takes, which are finite, too."""
+"""Smallest values of numeric options, which must also be finite."""
 
 
 def make_main(
     usage: str | None, parse: Callable[[Sequence[str]], Options], command: Callable[[Options], int | None]
 ) -> Callable[..., int]:
-    """Return the `main` of a script. Its exit codes: 0 done, 2 a mistake of the user, 130 and 143 interrupted."""
+    """Return the `main` of a script; exit codes: 0 done, 2 user error, 130 or 143 interrupted, or that of `command`."""
 
     def main(arguments: Sequence[str] | None = None) -> int:
         open_streams()
@@ -53,9 +53,9 @@ def make_main(
 
 
 def parse_options(arguments: Iterable[str], make: type[Options]) -> Options:
-    """Return the options of a command line: a dataclass, whose annotations say what each key takes.
+    """Return the options of a command line as a dataclass; its annotations are the types of the values.
 
-    A text is taken as it is, anything else is read as YAML. Whole numbers are at least 1, others at least 0.
+    Strings are taken verbatim, other values are parsed as YAML. Integers must be at least 1, floats at least 0.
     """
     hints, values = get_type_hints(make), {}
     own = {each.name: each for each in fields(make) if each.init}  # type: ignore[arg-type]
@@ -82,7 +82,7 @@ def _value(key: str, text: str, hint: Any) -> Any:
     value = read_value(key, text)
     if float in kinds and isinstance(value, str):
         with suppress(ValueError):
-            value = float(value)  # 1e-3, which YAML takes for a text
+            value = float(value)  # YAML reads 1e-3 as a string
     lowest = next((LOWEST[kind] for kind in kinds if kind in LOWEST), None)
     given = value if isinstance(value, list) else [] if value is None else [value]
     if not fits(value, hint) or (lowest is not None and not all(lowest <= each < math.inf for each in given)):
@@ -92,17 +92,17 @@ def _value(key: str, text: str, hint: Any) -> Any:
 
 
 def read_value(key: str, text: str) -> Any:
-    """Return the value that a text is as YAML."""
+    """Parse a text as YAML."""
     import yaml
 
     try:
         return yaml.safe_load(text)
-    except (ValueError, yaml.YAMLError) as error:  # a date such as 2024-13-45 is a ValueError
+    except (ValueError, yaml.YAMLError) as error:  # a date such as 2024-13-45 raises a ValueError
         raise UserError(f"'{key}={text}' is not a value. Expected such as {key}=<value>; see --help.") from error
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """Return the seeds of a text such as "0,1,2"."""
+    """Parse seeds such as "0,1,2"."""
     parts = [part.strip() for part in text.strip("[] ").split(",")]
     if not all(part.isdecimal() for part in parts) or len({*map(int, parts)}) != len(parts):
         raise UserError(f"seeds={text} received. Expected different whole numbers, such as seeds=0,1,2.")
@@ -110,7 +110,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 
 def matching(what: str, patterns: str, names: Iterable[str]) -> list[str]:
-    """Return the names that patterns such as "bnn,lenet*" stand for, in the order of the names."""
+    """Return the names that match patterns such as "bnn,lenet*", in the order of `names`."""
     wanted, names = [pattern.strip() for pattern in patterns.split(",")], list(names)
     for pattern in wanted:
         if not fnmatch.filter(names, pattern):
@@ -119,7 +119,7 @@ def matching(what: str, patterns: str, names: Iterable[str]) -> list[str]:
 
 
 def one_job(arguments: Sequence[str]) -> Job:
-    """Return the run that arguments of train.py describe."""
+    """Return the job that train.py would run for these arguments."""
     from hookline.trainer.config.command import parse_command  # Hydra: not needed for --help
     from hookline.trainer.config.preflight import preflight
 
@@ -132,7 +132,7 @@ def one_job(arguments: Sequence[str]) -> Job:
 
 @contextmanager
 def built(job: Job) -> Iterator[Run]:
-    """Give a job's run, built and traced, and show warnings as plain lines; nothing is trained or written."""
+    """Yield a job's run, built and traced, showing warnings as plain lines; nothing is trained or written."""
     from hookline.trainer.deferred import plain_warnings, quiet_start
 
     with quiet_start():
@@ -142,7 +142,7 @@ def built(job: Job) -> Iterator[Run]:
 
 
 def check_output(key: str, text: str, endings: Sequence[str], *, overwrite: bool | None) -> None:
-    """Refuse the path of a file that cannot or must not be written; `overwrite` is None without that option."""
+    """Raise UserError if a file cannot or must not be written; `overwrite` is None in scripts without that option."""
     path = user_path(text, key)
     if not path.name.endswith(tuple(endings)):
         raise UserError(f"{key}={text} received. Expected a file that ends with {' or '.join(endings)}.")
@@ -154,7 +154,7 @@ def check_output(key: str, text: str, endings: Sequence[str], *, overwrite: bool
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write a file by a temporary name, so that nobody sees half of it."""
+    """Write a file atomically, under a temporary name first."""
     try:
         write_whole(path, text)
     except OSError as error:
@@ -162,20 +162,20 @@ def write_file(path: Path, text: str) -> None:
 
 
 def new_figure(width: float, height: float) -> Any:
-    """Return a figure of Matplotlib, in inches, to be saved to a file."""
+    """Return a Matplotlib figure of a size in inches, to be saved to a file."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table of Markdown; cells are texts of one line."""
+    """Return a Markdown table; cells are single-line texts."""
     lines = [heads, ["---"] * len(heads), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
     return "\n".join("|".join(["", *(f" {cell} " if cell else " " for cell in line), ""]) for line in lines)
 
 
 FORMULA = ("=", "+", "-", "@")
-"""A spreadsheet computes a text that begins so."""
+"""Prefixes of texts that a spreadsheet would evaluate as formulas."""
 
 
 def csv_text(rows: Iterable[Iterable[Any]]) -> str:

@@ -2,22 +2,22 @@
 
 python scripts/compare.py <directory> [<directory> ...] [key=value ...]
 
-Runs that differ only in the seed are one row: mean and standard deviation of what they reached. Runs that failed or are
-not at their end are listed, and are in no average.
+Runs that differ only in the seed share one row: mean and standard deviation of their results. Failed and unfinished
+runs are listed, but excluded from the averages.
 
-Each directory is a run, a sweep, or holds runs below it, such as runs/bnn.
+Each directory is a run, a sweep, or contains runs, such as runs/bnn.
 
   metrics      what to compare, such as metrics=accuracy,validation/loss/total,train/loss/total; a name without a split
-               is of the test split; without it all metrics of the test split
+               refers to the test split; default: all metrics of the test split
   sort         column to sort by: validation, size, parameters, seconds, a metric (sort=test/accuracy) or a setting
-               (sort=learning_rate); without it the best on the validation split comes first
-  against      the group that others are compared with, seed by seed, such as against=recipe=baseline; settings are
-               joined by a comma; without it the best by validation
+               (sort=learning_rate); default: the best on the validation split first
+  against      the group to compare the others with, seed by seed, such as against=recipe=baseline; separate several
+               settings by commas; default: the best by validation
   csv          file to write the table to, with all settings in which the groups differ
   chart        PNG file for curves of training and validation over the steps, with a panel for each metric
-  overwrite    true writes over files that exist
+  overwrite    true overwrites existing files
 
-Exit code: 0 done, 2 a mistake of the user, also a damaged run that is named; damaged ones below a directory are listed.
+Exit code: 0 done, 2 user error, or a damaged run given by name; damaged runs below a directory are only listed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Options:
     csv: str | None = None
     chart: str | None = None
     overwrite: bool = False
-    paths: list[str] = field(default_factory=list, init=False)  # of the directories
+    paths: list[str] = field(default_factory=list, init=False)  # directories given
 
 
 def parse(arguments: Sequence[str]) -> Options:
@@ -93,9 +93,9 @@ def _command(options: Options) -> None:
 
 
 def find_group(comparison: Comparison, text: str) -> Group:
-    """Return the one group that has some settings."""
+    """Return the only group that matches settings such as "recipe=baseline"; raise UserError for none or several."""
     keys = dict(zip(comparison.names, comparison.columns, strict=True)) | {key: key for key in comparison.differing}
-    parts = re.split(f",(?=(?:{'|'.join(map(re.escape, keys))})=)", text)  # not at a comma inside of a value
+    parts = re.split(f",(?=(?:{'|'.join(map(re.escape, keys))})=)", text)  # not at a comma inside a value
     wanted = dict(part.partition("=")[::2] for part in parts) if "=" in text else {text: ""}
     for name in wanted:
         check_choice("setting in against", name, keys)
@@ -112,11 +112,11 @@ def find_group(comparison: Comparison, text: str) -> Group:
 
 SHOWN_KEYS = 6
 COSTS = ("size", "parameters", "seconds")
-"""The last columns, which a narrow terminal does without."""
+"""The last columns, omitted in a narrow terminal."""
 
 
 def print_comparison(console: Console, comparison: Comparison, reference: Group | None = None) -> None:
-    """Print a comparison on what `open_console` returned."""
+    """Print a comparison to a console from `open_console`."""
     if comparison.groups:
         show(console, comparison_table(comparison))
     print_notes(console, comparison)
@@ -131,7 +131,7 @@ def print_comparison(console: Console, comparison: Comparison, reference: Group 
 
 
 def comparison_table(comparison: Comparison) -> TextTable:
-    """Return a table with one row a group."""
+    """Return a table with one row per group."""
     shared = comparison.monitor
     best = "best validation" if shared is None else f"validation {short_name(shared.name)} ({shared.direction})"
     columns = (*comparison.names, COUNT, best, *(metric.label for metric in comparison.metrics), *COSTS)
@@ -151,7 +151,7 @@ def comparison_table(comparison: Comparison) -> TextTable:
 
 
 def print_notes(console: Console, comparison: Comparison) -> None:
-    """Print which group is the best, and what the table does not show."""
+    """Print which group is the best, and what the table omits."""
     monitors = sorted({f"{short_name(group.monitor.name)} ({group.monitor.direction})" for group in comparison.groups})
     if len(monitors) > 1:
         told = f"The groups chose their best step by different metrics: {', '.join(monitors)}. None is called the best."
@@ -166,7 +166,7 @@ def print_notes(console: Console, comparison: Comparison) -> None:
 
 
 def paired_table(comparison: Comparison, reference: Group) -> TextTable | None:
-    """Return a table of the differences to a group, seed by seed; None if no other group shares a seed with it."""
+    """Return a table of the differences from a group, seed by seed; None without a shared seed or without metrics."""
     others = [group for group in comparison.groups if group is not reference]
     others = [group for group in others if {*group.seeds} & {*reference.seeds}]
     if not others or not comparison.metrics:
@@ -196,7 +196,7 @@ def _print_list(console: Console, what: str, lines: Sequence[str]) -> None:
 
 
 def write_csv(comparison: Comparison, path: Path) -> None:
-    """Write a row for each group, with every setting in which they differ, as plain numbers."""
+    """Write a CSV row of plain numbers for each group, with every setting in which the groups differ."""
     keys = list(dict.fromkeys([*comparison.columns, *comparison.differing]))
     metrics = {f"{metric.split}/{metric.name}": metric for metric in comparison.metrics}
     rows: list[dict[str, Any]] = []
@@ -214,11 +214,11 @@ def write_csv(comparison: Comparison, path: Path) -> None:
 
 FILE_NAME = "metrics.jsonl"
 Curves = dict[tuple[str, str], dict[int, float]]
-"""Of one run: values by step, by split and name of the metric."""
+"""Curves of one run: {(split, metric): {step: value}}."""
 
 
 def read_curves(directory: Path, names: Sequence[str]) -> Curves:
-    """Return the curves of a run; damaged lines, and one that was cut off, are left out."""
+    """Return the curves of a run, skipping damaged or truncated lines."""
     curves: Curves = {}
     for line in read_lines(directory / FILE_NAME):
         with suppress(ValueError, KeyError, TypeError, OverflowError):
@@ -231,7 +231,7 @@ def read_curves(directory: Path, names: Sequence[str]) -> Curves:
 
 
 def average(curves: Sequence[dict[int, float]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the steps that all curves have, int [points], and there their mean and sample deviation (0 for one)."""
+    """Return the steps common to all curves, int [points], and their mean and sample deviation (0 for one curve)."""
     import numpy as np
 
     steps = sorted(set.intersection(*(set(curve) for curve in curves)))
@@ -241,19 +241,19 @@ def average(curves: Sequence[dict[int, float]]) -> tuple[np.ndarray, np.ndarray,
 
 
 COLORS = ["#1b6ca8", "#d1495b", "#2e933c", "#f2a541", "#7d5ba6", "#00a6a6", "#8c564b", "#e377c2", "#7f7f7f", "#a9b4c2"]
-"""One for each group that is drawn; more would be indistinguishable."""
+"""One per group; more would be indistinguishable."""
 STYLES = {"validation": "-", "train": "--"}
 WIDTH, HEIGHT = 10.0, 4.2
-"""Of a panel, in inches."""
+"""Size of a panel, in inches."""
 
 
 def write_chart(comparison: Comparison, path: Path) -> list[str]:
-    """Write a PNG file: the mean over seeds as a line with a band of one standard deviation.
+    """Write a PNG file, with the mean over seeds as a line and one standard deviation as a band; return notes.
 
-    A mean is drawn as far as all runs of its group go; longer runs continue as thin lines.
+    A mean is drawn at the steps common to all runs of a group; longer runs continue as thin lines.
     """
     groups = comparison.groups[: len(COLORS)]
-    compared = [metric.name for metric in comparison.metrics]  # and what decided which step is the best
+    compared = [metric.name for metric in comparison.metrics]  # the metrics that chose the best step are added below
     names = list(dict.fromkeys([*compared, *(group.monitor.name for group in comparison.groups)]))
     curves, notes = {}, []
     if len(comparison.groups) > len(groups):
@@ -293,7 +293,7 @@ def _draw(axes: Any, name: str, label: str, runs: Sequence[Curves], color: str) 
         text = f"{label} (n={len(curves)})" if split == "validation" else None
         axes.plot(steps, mean, style, color=color, linewidth=1.6, marker=marker, label=text)
         axes.fill_between(steps, mean - deviation, mean + deviation, color=color, alpha=0.15, linewidth=0)
-        for curve in curves:  # those that go on beyond the mean
+        for curve in curves:  # the parts beyond the mean
             rest = {step: value for step, value in curve.items() if not len(steps) or step >= steps[-1]}
             if len(rest) > 1:
                 axes.plot([*rest], [*rest.values()], style, color=color, linewidth=0.6)

@@ -1,25 +1,25 @@
-"""Say how good a run or an export is.
+"""Evaluate a run or an export.
 
 python scripts/evaluate.py run=<run directory> | model=<export> [data=...] [key=value ...]
 
-Accuracy, measures of each class, the confusion matrix and the calibration, on the test split of the run or on other
-data. Exports are judged by the same code on the same examples as their run. Data that has changed since the run is
-refused unless it is given.
+Reports accuracy, metrics of each class, the confusion matrix and the calibration, on the test split of the run or on
+other data. Exports are evaluated by the same code on the same examples as their run. If the run's data has changed
+since, it is refused unless data options are given.
 
   run          directory of a finished run; evaluated with all its hooks
-  model        exported file or directory in place of the run; one in <run>/export belongs to that run
+  model        exported file or directory instead of a run; one in <run>/export belongs to that run
   data         other data than the run's, as for train.py: data=mnist data.path=mnist.npz; data.<key>=<value> alone
-               changes the run's data, such as its place
+               changes an option of the run's data, such as its path
   split        train, validation or test (test)
-  name         of the folder <run>/evaluation/<name>; without it after export, data and split
-  output       another folder to write; needed for an export that lies in no run
-  overwrite    true replaces a folder that exists
-  checkpoint   of a run: best or last; without it the best, or the last where there is no best
-  batch_size   examples at a time (256)
-  bins         of the reliability diagram (15)
+  name         name of the folder <run>/evaluation/<name>; default: composed of export, data and split
+  output       another output folder; required for an export outside a run
+  overwrite    true replaces an existing folder
+  checkpoint   checkpoint of a run, best or last; default: best, or last if there is no best
+  batch_size   examples per batch (256)
+  bins         bins of the reliability diagram (15)
   plugins      packages of code that the run uses, such as [my_hooks], if you trust them
 
-For a run that learns no classes, the metrics of its recipe are reported, such as recall@k.
+If a run is not a classifier, the metrics of its recipe are reported, such as recall@k.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _change(stored: Mapping[str, Any], override: str) -> tuple[str, Any]:
 
 
 def run_of(options: Options) -> Path | None:
-    """Return the directory of the run that is evaluated, or in which the export lies; None for none."""
+    """Return the directory of the evaluated run, or of the run that the export belongs to; None if there is none."""
     if options.run:
         return user_path(options.run, "run")
     path = user_path(options.model, "model").absolute()
@@ -116,7 +116,7 @@ def run_of(options: Options) -> Path | None:
 
 
 def choose_directory(options: Options, run: Path | None) -> Path:
-    """Return the folder to write."""
+    """Return the output folder."""
     if options.output is None and run is None:
         raise UserError(f"{options.model} lies in no run. Expected output=<folder to write>.")
     if options.output is not None:

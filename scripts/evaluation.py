@@ -1,4 +1,4 @@
-"""The evaluation of a network: its outputs for every example of a split, what is measured on them, and the report."""
+"""Evaluation of a network: its outputs for every example of a split, the metrics of these outputs, and the report."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Outputs = Callable[[Batch], np.ndarray]
 
 
 Evaluation = tuple[dict[str, Any], "Measures | None", Sequence[str], Sequence[str]]
-"""Facts for the report; the measures of a classifier, None for another network; names of the classes; warnings."""
+"""Facts for the report; the measures of a classifier, otherwise None; class names; warnings."""
 
 
 def _facts(options: Options, model: str, data: str, metrics: Mapping[str, float]) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def _facts(options: Options, model: str, data: str, metrics: Mapping[str, float]
 
 
 def evaluate_run(options: Options, config: Mapping[str, Any], other: Mapping[str, Any] | None) -> Evaluation:
-    """Return what a run reaches, with all its hooks."""
+    """Evaluate a run with all its hooks."""
     run = restore(options.run, dict(config), options.checkpoint)
     own = run.data
     data = own if other is None else build(other, group="data", kind=Data, plugins=options.plugins)
@@ -63,11 +63,11 @@ def evaluate_run(options: Options, config: Mapping[str, Any], other: Mapping[str
     metrics = Evaluator(run.trainer, batches.batch, batches.count).run(run.step)
     model = f"{user_path(options.run, 'run').resolve().name} ({run.checkpoint}, step {run.step:,})"
     facts = _facts(options, model, data.name, metrics)
-    if objective is None:  # it learns no classes, or returns something else than an output for each
+    if objective is None:  # not a classifier, or without one output per class
         return facts, None, (), warned
 
     @tf.function(autograph=False)
-    def logits(batch: Batch) -> tf.Tensor:  # as the run's own evaluations compute them: with all hooks
+    def logits(batch: Batch) -> tf.Tensor:  # computed as in the run's own evaluations, with all hooks
         forward = run.trainer.forward(tf.constant(run.step, tf.int64), batch, objective="", training=False)
         return tf.cast(objective.compute(forward, batch).outputs, tf.float32)
 
@@ -76,7 +76,7 @@ def evaluate_run(options: Options, config: Mapping[str, Any], other: Mapping[str
 
 
 def evaluate_model(options: Options, config: Mapping[str, Any], run: Path | None) -> Evaluation:
-    """Return what an exported network reaches on the data of a config, which is that of its run if one is given."""
+    """Evaluate an exported network on the data of a config, which must be that of `run` if it is given."""
     data = build(config, group="data", kind=Data, plugins=options.plugins)
     if run is not None:
         check_unchanged(str(run), data)
@@ -102,7 +102,7 @@ def evaluate_model(options: Options, config: Mapping[str, Any], run: Path | None
 
 
 def check_unchanged(run: str, data: Data) -> None:
-    """Refuse the data of a run if it has changed since."""
+    """Raise UserError if the data of a run has changed since."""
     if has_changed(run, data):
         raise UserError(
             f"Data '{data.name}' has changed since {run} was trained on it: its rows, or the contents of some, are "
@@ -112,7 +112,7 @@ def check_unchanged(run: str, data: Data) -> None:
 
 
 def has_changed(run: str, data: Data) -> bool:
-    """Return whether the data of a run has changed since; a run without checkpoints does not know."""
+    """Return whether the data of a run has changed since; False without checkpoints, which hold the fingerprint."""
     store = CheckpointStore(user_path(run, "run") / "checkpoints")
     if not store.tags():
         return False
@@ -120,12 +120,12 @@ def has_changed(run: str, data: Data) -> bool:
 
 
 def collect(outputs: Outputs, split: Split, batch_size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the outputs for every example of a split, in order, their labels, and how much each example counts."""
+    """Return outputs [examples, classes], labels int64 [examples] and weights [examples] of a split, in order."""
     batches = EvaluationBatches(split, batch_size=batch_size, placement="host")
     found, labels, weights = [], [], []
     for index in range(batches.count):
         batch = batches.batch(tf.constant(index, tf.int64))
-        real = batch["weights"].numpy() > 0  # the last batch is filled up
+        real = batch["weights"].numpy() > 0  # the last batch is padded
         values = outputs(batch)
         if values.ndim != 2:
             raise UserError(f"The network returns outputs of shape {list(values.shape)}. Expected [batch, classes].")
@@ -142,9 +142,9 @@ def _names(data: Data) -> Sequence[str]:
 
 
 def check_data(data: Data, shape: Any, classes: Sequence[str], scaled: Range) -> list[str]:
-    """Refuse data that a network was not trained for, and return warnings, a line each.
+    """Raise UserError if data does not fit a network; return warnings, one line each.
 
-    The shape is that of one input, or of several by name; () of several whose shapes are not known.
+    `shape` is that of one input, a dict {input: shape} for several, or () for several inputs of unknown shape.
     """
     given, taken = (each if isinstance(each, dict) else list(each) for each in (data.model_shape, shape))
     if given != taken and ((given and taken) or not isinstance(given or taken, dict)):
@@ -168,7 +168,7 @@ def check_data(data: Data, shape: Any, classes: Sequence[str], scaled: Range) ->
 
 
 def input_range(data: Any) -> Range:
-    """Return the smallest and the largest value that pixels can become; None if inputs are not pixels."""
+    """Return the smallest and the largest value of prepared pixels; None if inputs are not pixels."""
     made: Preparation | None = data.preparation
     return None if made is None else made.pixel_range
 
@@ -176,11 +176,11 @@ def input_range(data: Any) -> Range:
 def reliability(
     confidence: np.ndarray, correct: np.ndarray, bins: int, weights: np.ndarray | None = None
 ) -> dict[str, np.ndarray]:
-    """Return how often predictions are right by confidence, the probability of the predicted class.
+    """Return the accuracy of predictions by confidence, the probability of the predicted class.
 
     Bins are ((m - 1) / M, m / M], of equal width (Guo et al. 2017, "On Calibration of Modern Neural Networks", arXiv
-    1706.04599, section 2): edges [bins + 1], and [bins] each the counts of examples, the sum of their weights, their
-    mean confidence, and the accuracy; 0 where a bin is empty.
+    1706.04599, section 2). Returned are edges [bins + 1] and, each [bins], the counts of examples, the sums of their
+    weights, their mean confidence and their accuracy; 0 for empty bins.
     """
     edges = np.linspace(0.0, 1.0, bins + 1)
     place = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, bins - 1)
@@ -192,7 +192,7 @@ def reliability(
 
 
 def calibration_errors(bins: Mapping[str, np.ndarray]) -> tuple[float, float]:
-    """Return the expected calibration error (ECE), and the largest one of a bin with examples (MCE)."""
+    """Return the expected calibration error (ECE), and the maximum calibration error (MCE) over non-empty bins."""
     apart, weights = np.abs(bins["accuracy"] - bins["confidence"]), bins["weights"]
     return float(np.average(apart, weights=weights)), float(apart.max())
 
@@ -204,10 +204,10 @@ TOP = 5
 class Measures:
     """The measures of a classifier on a split."""
 
-    # accuracy, top_5_accuracy of many classes, macro averages over the classes with examples, those of calibration
+    # accuracy, top_5_accuracy with 10 or more classes, macro averages over classes with examples, calibration errors
     overall: dict[str, float]
-    # in the order of their labels: class, precision (0 without predictions), recall (0 without examples), f1, support
-    # (examples of it), predicted (how often)
+    # in label order: class, precision (0 without predictions), recall (0 without examples), f1, support (number of
+    # examples), predicted (number of predictions)
     classes: list[dict[str, Any]]
     confusion: np.ndarray  # int64 [classes, classes]: examples of the row's class predicted as the column's
     reliability: dict[str, np.ndarray]  # see `reliability`
@@ -216,9 +216,9 @@ class Measures:
 def measure(
     logits: np.ndarray, labels: np.ndarray, names: Sequence[str], *, bins: int, weights: np.ndarray | None = None
 ) -> Measures:
-    """Return the measures of a classifier: means over examples by their weights; counts are of examples.
+    """Return the measures of a classifier from logits [examples, classes]; means are weighted, counts are not.
 
-    Of equally likely classes the one with the lower label comes first.
+    Ties between equally likely classes go to the lower label.
     """
     if logits.shape[1] != len(names):
         raise UserError(f"The network returns {logits.shape[1]} outputs for {len(names)} classes. Expected as many.")
@@ -239,10 +239,10 @@ def measure(
     calibration = reliability(probabilities[rows, predicted], predicted == labels, bins, weights)
     expected_error, largest_error = calibration_errors(calibration)
     top = {}
-    if len(names) >= 10:  # of fewer, nearly all examples are among the first five
+    if len(names) >= 10:  # with fewer, nearly every label is in the top five
         found, _ = rank(logits, TOP)
         top = {f"top_{TOP}_accuracy": mean((found == labels[:, np.newaxis]).any(axis=1))}
-    seen = support > 0  # the sum of weights: a class without examples has no recall that could be averaged
+    seen = support > 0  # sum of weights; the recall of a class without examples is undefined
     overall = {
         "examples": len(labels),
         "accuracy": mean(predicted == labels),
@@ -268,17 +268,17 @@ def measure(
 
 
 MOST_NUMBERED = 25
-"""Classes with their counts in the picture."""
+"""Largest number of classes with counts in the picture."""
 MOST_NAMED = 60
-"""Classes with their names beside the picture."""
+"""Largest number of classes with names beside the picture."""
 CELL, LEAST, LARGEST = 0.42, 4.5, 14.0
-"""Of a class, and of the picture, in inches."""
+"""Size of a class, and limits of the size of the picture, in inches."""
 BAR, LESS, MORE, LINE = "#1b6ca8", "#8fc1a9", "#e39ba5", "#555555"
 LONGEST_NAME = 18
 
 
 def write_confusion(confusion: np.ndarray, names: Sequence[str], title: str, path: Path) -> None:
-    """Write a PNG file: a row for each true class, colored by the share that goes to each predicted class."""
+    """Write a confusion matrix as a PNG file; each row (true class) is colored by the shares of predicted classes."""
     side = min(max(LEAST, CELL * len(names) + 2.0), LARGEST)
     figure = new_figure(side + 0.8, side)
     small = 9.0 if confusion.max(initial=0) < 1000 and len(confusion) <= 12 else 7.0
@@ -303,7 +303,7 @@ def write_confusion(confusion: np.ndarray, names: Sequence[str], title: str, pat
 
 
 def write_reliability(bins: Mapping[str, np.ndarray], error: float, title: str, path: Path) -> None:
-    """Write a PNG file: accuracy by confidence, its distance from the diagonal, and how many examples a bin has."""
+    """Write a reliability diagram as a PNG file: accuracy by confidence, gap to the diagonal, examples per bin."""
     figure = new_figure(6.0, 6.0)
     upper, lower = figure.subplots(2, 1, height_ratios=(3, 1), sharex=True)
     edges, counts, confidence, accuracy = (bins[key] for key in ("edges", "counts", "confidence", "accuracy"))
@@ -334,20 +334,20 @@ def _short(name: str) -> str:
 
 
 def _written(text: str) -> str:
-    """Return a text that a picture shows as it is written, and not as a formula."""
+    """Escape a text so that Matplotlib does not render it as a formula."""
     return printable(text).replace("$", r"\$")
 
 
 FILE_NAME = "evaluation.json"
 MOST_CLASSES = 20
-"""Classes with a line on the screen; if there are more, the worst ones."""
+"""Largest number of classes that are printed; of more, only the worst."""
 SHARES, COUNTS = ("precision", "recall", "f1"), ("support", "predicted")
 
 
 def write_evaluation(
     directory: Path, facts: Mapping[str, Any], measures: Measures | None, names: Sequence[str]
 ) -> list[str]:
-    """Write a folder under another name and rename it, so that it exists as a whole or not at all."""
+    """Write the folder atomically, under a temporary name first; return the names of its files."""
     with put_in_place(directory) as temporary:
         temporary.mkdir()
         content = dict(facts)
@@ -371,7 +371,7 @@ def write_evaluation(
 def print_evaluation(
     facts: Mapping[str, Any], measures: Measures | None, directory: Path, files: Sequence[str]
 ) -> None:
-    """Print what was measured, and where it lies."""
+    """Print the measures and where they were written."""
     from hookline.hooks.monitors.console import TextTable, open_console, show
 
     console = open_console()

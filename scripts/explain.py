@@ -1,4 +1,4 @@
-"""`--explain <key>`: the value, what set it, and all that set it before. Imports neither TensorFlow nor NumPy."""
+"""`--explain <key>`: the value, what set it, and what it replaced. Imports neither TensorFlow nor NumPy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hookline.trainer.errors import UserError, user_path
 
 
 def explain(command: Command, config_dir: Path = CONFIG_DIR) -> str:
-    """Return what decides the keys that `--explain` names."""
+    """Return what determines the values of the keys passed to `--explain`."""
     with open_composer(command, config_dir) as composer:
         (texts,) = expand_sweep(parse_overrides(command.overrides, composer.loader), sweep=False)
         job = check_job(texts, composer)
@@ -26,7 +26,7 @@ def explain(command: Command, config_dir: Path = CONFIG_DIR) -> str:
         notes: list[str] = []
         if (run := resumed_run(overrides)) is None:
             layers = layers_of(overrides, composer)
-        else:  # its own config, and what the command line changes in it
+        else:  # the run's own config, changed by the command line
             path = user_path(run, RESUME) / FILE_NAME
             setting = [each for each in overrides if not is_group_choice(each, composer)]
             layers = [Layer(str(path), read_stored(run, RESUME), path), *map(override_layer, setting)]
@@ -37,19 +37,19 @@ def explain(command: Command, config_dir: Path = CONFIG_DIR) -> str:
 def _explain_key(
     key: str, config: Mapping[str, Any], layers: Sequence[Layer], notes: Sequence[str], composer: Composer
 ) -> str:
-    """Return what decides a key; `notes` are the overrides that a resumed run was begun with."""
+    """Return what determines the value of a key; `notes` are the overrides with which a resumed run started."""
     chain = chain_of(key, layers)
     if not chain and composer.is_group(key):
         raise UserError(f"'{key}' chooses among files and has no value. Expected a key of the config, such as seed.")
     if not chain:
         try:
-            find_value(key, config, composer)  # names the nearest one
+            find_value(key, config, composer)  # suggests the nearest key
         except UserError as error:
             raise UserError(f"--explain {key}: {error}") from error
         raise UserError(f"--explain {key}: nothing sets it. Expected a key of the config; see --cfg job.")
     value, last = lookup(config, key), chain[-1]
     if isinstance(value, Mapping) and value:
-        rows = []  # of each key below: its value, and what set it
+        rows = []  # for each key below: its value, and what set it
         for leaf, each in leaves(value, key):
             steps = chain_of(leaf, layers)
             rows.append((leaf, visible(each), steps[-1].place if steps else "?"))
@@ -69,7 +69,7 @@ def _explain_key(
 
 
 def _help_lines(key: str, chain: Sequence[Step]) -> list[str]:
-    """Return what the setting is for: the schema's help, or the first comment beside it."""
+    """Return the purpose of a setting: the schema's help, or the first comment beside it."""
     section, _, name = key.rpartition(".")
     known = dict(settings(section)) if section in SETTINGS else {}
     text = known.get(name) or next((step.comment for step in chain if step.comment), "")

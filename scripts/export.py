@@ -2,31 +2,31 @@
 
 python scripts/export.py run=<run directory> [key=value ...]
 
-It holds the weights that the run's evaluation uses: exact zeros where they were pruned, powers of two where they were
-quantized, -1 and +1 where they were rounded to a sign. It has no hook, and computes in float32, also where the run had
+The export holds the weights that the run's evaluation uses: exact zeros if they were pruned, powers of two if they were
+quantized, -1 and +1 if they were rounded to a sign. It has no hooks and computes in float32, even if the run had
 trainer.precision=float16 or bfloat16.
 
   run          directory of a finished run
   format       keras (a .keras file, the default), saved_model (a directory for TensorFlow), litert (a .tflite file),
-               onnx (an .onnx file), packed (binary weights at one bit, read by NumPy alone), or sparse (pruned weights
-               at the bits that they take)
-  checkpoint   best or last; without it the best, or the last where there is no best
-  output       what to write, a name with the ending of the format; without it <run>/export/<network> with that ending
-  overwrite    true writes over an output that exists
-  average      true takes moving averages where evaluations of the run did not: those of the hook ema
-               (hooks.ema.evaluate=false), or the optimizer's (optimizer.use_ema=true)
+               onnx (an .onnx file), packed (binary weights at one bit, read by NumPy alone), or sparse (pruned weights,
+               compressed)
+  checkpoint   best or last; default: best, or last if there is no best
+  output       output path with the suffix of the format; default: <run>/export/<network> with that suffix
+  overwrite    true overwrites an existing output
+  average      true exports moving averages that evaluations of the run did not use: those of the hook ema
+               (hooks.ema.evaluate=false) or of the optimizer (optimizer.use_ema=true)
   network      name of the network
   plugins      packages of code that the run uses, such as [my_hooks], if you trust them
-  tolerance    how far a metric on the test split may be from the run's before the export is refused; without it 0.001,
-               and 0.02 where the format rounds the weights
-  int8         of litert: true rounds weights and activations to 8 bits, with ranges from training examples; inputs and
-               outputs stay float32. A run with quantization_aware_training needs no option: its file has integers
-               alone, and so has its file of format=onnx, between QuantizeLinear and DequantizeLinear
-  float16      of packed: true rounds kernels and biases to 16 bits that take more than 8
-  codebook     of sparse: bits of an index into values that the entries of a dense kernel share, 1 to 8, such as 5;
-               without it every value stays as it is
-  codebook_conv  of sparse: the same for convolutions; without it 8 where codebook is given
-  huffman      of sparse: false stores indices and gaps without Huffman codes
+  tolerance    how far a metric on the test split may be from the run's before the export is refused; default: 0.001, or
+               0.02 if the format rounds the weights
+  int8         for litert: true quantizes weights and activations to 8 bits, with ranges from training examples; inputs
+               and outputs stay float32. A run with quantization_aware_training does not need it: its file is
+               integer-only, as is that of format=onnx between QuantizeLinear and DequantizeLinear
+  float16      for packed: true rounds kernels and biases of more than 8 bits to 16 bits
+  codebook     for sparse: bits per index into the shared values of a dense kernel, 1 to 8, such as 5; without it, all
+               values stay unchanged
+  codebook_conv  for sparse: the same for convolutions; default: 8 if codebook is given
+  huffman      for sparse: false stores indices and gaps without Huffman codes
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _command(options: Options) -> None:
     from hookline.hooks.monitors.remote import RemoteLogger
 
     run.config, run.recipe = read_stored(options.run, "run"), recipe_of(options.run, "run")
-    with plain_warnings():  # the loggers' remote runs get the export as an artifact
+    with plain_warnings():  # uploads the export as an artifact of the loggers' remote runs
         for hook in run.host_hooks:
             if isinstance(hook, RemoteLogger):
                 hook.send_export(run, path)
@@ -112,7 +112,7 @@ def parse(arguments: Sequence[str]) -> Options:
 def write(
     run: Run, options: Options, form: Format, path: Path, plugins: Sequence[str]
 ) -> tuple[Contents, dict[str, float], Difference | None]:
-    """Write under another name, check that it loads and is as good as the run, then rename it."""
+    """Write to a temporary path, check that it loads and reaches the run's metrics, then move it into place."""
     from hookline.deploy.compare import compare
     from hookline.deploy.inference.card import write_card
     from hookline.deploy.plain_model import card_of
@@ -128,7 +128,7 @@ def write(
 
 
 def use_averages(network: Network) -> None:
-    """Give each trained variable the optimizer's moving average of it."""
+    """Replace each trained variable by its moving average from the optimizer."""
     from hookline.hooks.options import moving_average
 
     for name, variable in network.trainable_variables.items():
@@ -165,7 +165,7 @@ EMA = "hookline.hooks.ema.Ema"
 
 
 def evaluate_averages(config: Mapping[str, Any], network: str, *, evaluate: bool) -> dict[str, Any]:
-    """Return the config of a run with or without averaged weights in evaluations; the same one without averages."""
+    """Return a run's config with averaged weights in evaluations on or off; unchanged if it keeps no averages."""
     hooks = {
         name: {**node, "evaluate": evaluate} if is_ema(node, network) else node
         for name, node in config["hooks"].items()
@@ -174,7 +174,7 @@ def evaluate_averages(config: Mapping[str, Any], network: str, *, evaluate: bool
 
 
 def is_ema(node: Any, network: str) -> bool:
-    """Return whether the config of a hook is that of the hook ema, for a network."""
+    """Return whether a hook's config is that of the hook ema for a network."""
     return (
         isinstance(node, Mapping) and node.get("_target_") == EMA and fnmatchcase(network, node.get("network", "model"))
     )

@@ -2,12 +2,12 @@
 
 python scripts/find_rate.py recipe=<name> [key=value ...]
 
-Takes what train.py takes, and trains some steps at learning rates that rise by the same factor. The loss falls, stands
-still, and rises: a good rate lies where it falls fastest, or a tenth of where it is lowest. This is the range test of
-Smith, Cyclical Learning Rates, 2017 (arXiv 1506.01186), section 3.3. Nothing is kept but the picture.
+Takes the arguments of train.py, and trains some steps while the learning rate grows by a constant factor. The loss
+falls, levels off, and rises: a good rate is where it falls fastest, or a tenth of where it is lowest. This is the range
+test of Smith, Cyclical Learning Rates, 2017 (arXiv 1506.01186), section 3.3. Only the picture is kept.
 
   lowest    first learning rate (1e-6)
-  highest   last one, unless the loss diverges before (1)
+  highest   last learning rate, unless the loss diverges before (1)
   count     training steps (200)
   picture   PNG file of loss against rate (learning_rate.png); it must not exist
 """
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 SMOOTHING = 0.9
 SPAN = 10
-"""Steps that the smoothed loss averages, about; before as many it is the noise of single batches."""
+"""Approximate window of the smoothed loss, in steps; in the first window it is the noise of single batches."""
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Found:
-    """What was measured."""
+    """The result of the test."""
 
     rates: list[float]  # learning rate of each step
     losses: list[float]  # total loss of each step, smoothed
@@ -97,7 +97,7 @@ def find(options: Range, job: Job) -> Found:
 
 
 def train(loop: ChunkLoop, count: int) -> list[float]:
-    """Return the total loss of each step, until one is held back, or the smoothed loss is far above its lowest."""
+    """Return the total loss of each step, up to a vetoed or non-finite step, or until the smoothed loss diverges."""
     losses: list[float] = []
     for step in range(count):
         _, vetoes = loop.run(step, 1)
@@ -107,20 +107,20 @@ def train(loop: ChunkLoop, count: int) -> list[float]:
         if vetoes or not math.isfinite(loss):
             break
         losses.append(loss)
-        if diverges(losses):  # it is not worth going further
+        if diverges(losses):
             break
     return losses
 
 
 def diverges(losses: Sequence[float]) -> bool:
-    """Return whether the smoothed loss is far above its lowest, above its beginning, and by more than noise."""
+    """Return whether the smoothed loss is far above its minimum, above its first value, and by more than noise."""
     averages, noise = smoothed(losses), max(losses[:SPAN]) - min(losses[:SPAN])
     lowest = min(averages)
     return averages[-1] - lowest > max(3.0 * abs(lowest), averages[0] - lowest, 2.0 * noise)
 
 
 def smoothed(losses: Sequence[float]) -> list[float]:
-    """Return the exponential average of losses, without the bias of its beginning."""
+    """Return the exponential moving average of losses, with bias correction."""
     average, values = 0.0, []
     for step, loss in enumerate(losses, start=1):
         average = SMOOTHING * average + (1.0 - SMOOTHING) * loss
@@ -143,7 +143,7 @@ def draw(found: Found) -> None:
 
 
 def print_found(found: Found) -> None:
-    """Print some rates, and what to try."""
+    """Print the losses at some rates, and the rates to try."""
     from hookline.hooks.monitors.console import TextTable, open_console, show
 
     console = open_console()

@@ -17,19 +17,19 @@ from hookline.trainer.step.stage import python_errors
 from hookline.trainer.step.trainer import Trainer
 
 DIRECTIONS = 8
-STEP = 1e-4  # of finite differences, times the root mean square of what is moved
-EXACT = 2e-2  # float32 values, and bends of the function within a step, leave less than this
-SAME = 1e-4  # two formulas for one derivative
+STEP = 1e-4  # of finite differences, relative to the root mean square of the input
+EXACT = 2e-2  # float32 rounding and kinks of the function within a step stay below this
+SAME = 1e-4  # between two formulas for the same derivative
 MARK = "_gradient_op_type"
 UNDECLARED = "undeclared"
 
 
 @dataclass(frozen=True)
 class Compared:
-    """How far an overridden gradient is from two others, each distance relative to the larger of the pair."""
+    """Distances of an overridden gradient from two others, each relative to the larger of the pair."""
 
     name: str  # of the override
-    op: str  # in the traced step that returns it
+    op: str  # the op that returns its output in the traced step
     surrogate: str  # "forward", "declared", "none" (changed on purpose) or "undeclared"
     # From the derivative of the forward pass, by central differences; None in half precision, which is too coarse.
     true: float | None
@@ -78,14 +78,14 @@ def _distances(point: Overridden, index: int) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the relative distances from the true gradient and from the surrogate's, float32 scalars."""
     upstream = [_normal(tensor, index, 1000 + position) for position, tensor in enumerate(point.outputs)]
     inputs = list(point.inputs)
-    # One input may be computed from another: the override returns the gradient of each one alone.
+    # One input may be computed from another, but the override returns the partial derivative of each.
     overridden = tf.gradients(list(point.outputs), inputs, grad_ys=upstream, stop_gradients=inputs)
     gradients = [_dense(gradient, tensor) for gradient, tensor in zip(overridden, inputs, strict=True)]
     true = tf.zeros([])
     if not _is_coarse(point):
         needed = {each for tensor in point.outputs for each in (tensor.op, *ancestors(tensor.op))}
         graph = tf.compat.v1.get_default_graph()
-        steps = [each for each in graph.get_operations() if each in needed]  # what an op needs before it
+        steps = [each for each in graph.get_operations() if each in needed]  # inputs before their consumers
         each = [_from_differences(point, steps, index, i, upstream, gradients[i]) for i in range(len(inputs))]
         true = tf.reduce_max(each)
     if not callable(point.surrogate):
@@ -145,7 +145,7 @@ def _largest(difference: tf.Tensor, *others: tf.Tensor) -> tf.Tensor:
 
 
 def find_points(graph: tf.Graph) -> list[Overridden]:
-    """Return the overrides of a graph, in its order: those that were declared, and `tf.custom_gradient` and others.
+    """Return the overrides in a graph, in its order: declared ones, `tf.custom_gradient`, and others.
 
     Only inputs that can have a gradient are kept. Overrides inside a branch, a loop or another function are not found.
     """
@@ -167,7 +167,7 @@ def find_points(graph: tf.Graph) -> list[Overridden]:
 def _undeclared(operation: tf.Operation) -> Overridden | None:
     inputs, outputs = list(operation.inputs), list(operation.outputs)
     if operation.type == "IdentityN":
-        # `tf.custom_gradient` returns its results through it. It takes them, then the arguments; its outputs for the
+        # `tf.custom_gradient` passes its results, followed by its arguments, through this op; the outputs for the
         # arguments are unused. An unused last result counts as an argument.
         results = max((i + 1 for i, tensor in enumerate(outputs) if tensor.consumers()), default=0)
         inputs, outputs = inputs[results:], outputs[:results]
@@ -178,10 +178,10 @@ def _undeclared(operation: tf.Operation) -> Overridden | None:
 def recompute(
     outputs: Sequence[tf.Tensor], values: Mapping[int, tf.Tensor], steps: Sequence[tf.Operation]
 ) -> list[tf.Tensor]:
-    """Return tensors of the graph being traced, recomputed in steps with other values in some places.
+    """Recompute tensors of the graph being traced by repeating `steps`, with some tensors replaced: {id: value}.
 
-    Only what depends on these places is recomputed, without overridden gradients. Stateful ops, such as random draws,
-    keep their values; Python functions run again.
+    Only ops that depend on the replaced tensors are repeated, without overridden gradients. Stateful ops, such as
+    random draws, keep their values; Python functions run again.
     """
     known, graph = dict(values), tf.compat.v1.get_default_graph()
     for operation in steps:

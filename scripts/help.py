@@ -1,4 +1,4 @@
-"""What `--help` and `--info` show."""
+"""The text of `--help`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TITLES = {
     "task": "Tasks (task=<name>; a recipe chooses its own)",
 }
 SETTINGS = {"trainer": "Training (trainer.<name>=<value>)", "": "The run (<name>=<value>)"}
-"""Settings that the schema names, by the prefix of their names."""
+"""Titles of the settings in the schema, by key prefix."""
 SECTIONS = ("trainer", *NAMED)
 LIMITS = {"minimum": "at least", "maximum": "at most"}
 EXAMPLES = (
@@ -40,7 +40,7 @@ EXAMPLES = (
     "recipe=bnn --explain optimizer.learning_rate",
     "--help hooks.prune",
 )
-"""Command lines; a test composes each."""
+"""Example command lines; a test composes each of them."""
 USAGE = "Usage: python train.py recipe=<name> [group=<name> ...] [key=value ...]\n\n"
 USAGE += "\n".join(f"  python train.py {example}" for example in EXAMPLES)
 FLAGS = """\
@@ -78,24 +78,24 @@ def help_text() -> str:
 
 
 def terminal_width() -> int:
-    """Return how many columns a text may have: the terminal's, at most 120; 100 in a pipe."""
+    """Return the width of the terminal, at most 120 columns; 100 in a pipe."""
     return min(shutil.get_terminal_size((100, 24)).columns, 120)
 
 
 def purpose(path: Path) -> str:
-    """Return what a config file says it is for: its first comment that is not an instruction to Hydra."""
+    """Return the purpose of a config file: its first comment that is not a Hydra directive."""
     texts = (line.lstrip("# ").strip() for line in _comments(path))
     return next((text.rstrip(".") for text in texts if text and not text.startswith("@package")), "")
 
 
 def _comments(path: Path) -> list[str]:
-    """Return the lines of comments that a file begins with."""
+    """Return the leading comment lines of a file."""
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     return list(itertools.takewhile(lambda line: line.startswith("#"), lines))
 
 
 def settings(section: str) -> Iterator[tuple[str, str]]:
-    """Yield name and meaning of each setting of the schema, with its limits."""
+    """Yield the name of each setting of the schema, and its meaning with limits."""
     for field in dataclasses.fields(TrainerConfig if section == "trainer" else TrainConfig):
         about = field.metadata
         if "target" in about or field.name in SECTIONS:
@@ -106,7 +106,7 @@ def settings(section: str) -> Iterator[tuple[str, str]]:
 
 
 def options_of(group: str, plugins: Iterable[Plugin]) -> list[tuple[str, str]]:
-    """Return name and purpose of each option of a group; what runs by default and what plugins bring is marked."""
+    """Return the name and purpose of each option of a group; defaults and options from plugins are marked."""
     bundle = CONFIG_DIR / group / "default.yaml"
     lines = bundle.read_text(encoding="utf-8").splitlines() if bundle.is_file() else []
     default = re.findall(r"\w+", "\n".join(line.partition("#")[0] for line in lines).partition("defaults:")[2])
@@ -120,14 +120,14 @@ def options_of(group: str, plugins: Iterable[Plugin]) -> list[tuple[str, str]]:
 
 
 def rows(options: Sequence[tuple[str, str]]) -> list[str]:
-    """Return a line, or several, for each name with its text."""
+    """Return one or more wrapped lines for each name and its text."""
     columns = max(terminal_width(), 40)
-    column = min(max(len(name) for name, _ in options) + 2, columns - 24)  # a text needs some room
+    column = min(max(len(name) for name, _ in options) + 2, columns - 24)  # leaves room for the text
     wrapper = textwrap.TextWrapper(columns, subsequent_indent=" " * (column + 2), break_on_hyphens=False)
     lines = []
     for name, text in options:
         wrapper.initial_indent = f"  {name:<{column}}"
-        if len(name) > column - 2:  # a long one has a line of its own
+        if len(name) > column - 2:  # a long name gets its own line
             lines.append(f"  {name}")
             wrapper.initial_indent = wrapper.subsequent_indent
             if not text.strip():
@@ -156,7 +156,7 @@ def entry_text(asked: str) -> str:
 
 
 def _files(group: str, plugins: Iterable[Plugin]) -> dict[str, Path]:
-    """Return the file of each option of a group, ours and those of plugins."""
+    """Return the config file of each option of a group, built-in or from a plugin."""
     files = {path.stem: path for path in sorted((CONFIG_DIR / group).glob("*.yaml")) if path.stem != "default"}
     return files | {option: path for plugin in plugins for option, path in plugin.options(group).items()}
 

@@ -1,16 +1,16 @@
-"""Kill runs at random moments and see that nothing is lost.
+"""Kill runs at random moments and check that nothing is lost.
 
 python scripts/kill_runs.py out=<new directory> [key=value ...]
 
-For each recipe, one run is made without interruption. Then runs of the same command are killed by SIGKILL, again and
-again, and are resumed each time with resume=. At its end each must have the digest of all variables, the curves and the
-test result of the uninterrupted run.
+For each recipe, one run is trained without interruption. Then runs of the same command are repeatedly killed by SIGKILL
+and resumed with resume=. At the end, each must have the same digest of all variables, curves and test result as the
+uninterrupted run.
 
   out      directory for the runs
   kills    how many processes to kill, over all recipes
-  recipes  of which runs are made, such as [bnn,center_loss]
-  in_save  share of the kills that wait for a checkpoint to be under way, from 0 to 1
-  seed     of the moments
+  recipes  recipes to run, such as [bnn,center_loss]
+  in_save  share of the kills that wait until a checkpoint is being written, from 0 to 1
+  seed     seed of the random moments
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ RECIPES = {
     "center_loss": ["trainer.epochs=10", "model.filters=[4,4,8]"],
     "gan": ["trainer.epochs=6"],
 }
-"""Recipes with what makes a run of them last some seconds."""
+"""Recipes, with overrides that make a run last some seconds."""
 ROOT = Path(__file__).resolve().parents[1]
 TRAIN = (sys.executable, str(ROOT / "train.py"))
 POLL_SECONDS = 0.001
@@ -92,7 +92,7 @@ def try_recipe(
         while killed < kills:
             started = time.monotonic()
             if not kill_once(given, run, moments.random() < in_save, moments.uniform(0.0, seconds)):
-                # It reached its end first: less was left to do, or the machine has become faster.
+                # It finished first: less was left to do, or the machine has become faster.
                 seconds = max(0.8 * seconds, time.monotonic() - started)
                 break
             killed += 1
@@ -124,7 +124,7 @@ def finish(overrides: list[str]) -> None:
 
 
 def differences(run: Path, whole: Path) -> list[str]:
-    """Return in which results a run differs from the whole one; a clock's values are left out."""
+    """Return the results in which a run differs from the uninterrupted one, ignoring measured times."""
     found, expected = (json.loads((each / "summary.json").read_text()) for each in (run, whole))
     wrong = [key for key in ("status", "steps", "digest", "best", "test") if found[key] != expected[key]]
     texts = ((each / "metrics.jsonl").read_text().splitlines() for each in (run, whole))

@@ -3,10 +3,10 @@
 python scripts/launch.py workers=<number> [grace=<seconds>] recipe=<name> [key=value ...]
 
   workers  processes to start on this machine, which share every batch
-  grace    seconds that the others get to end by themselves when one has failed; then SIGTERM, then SIGKILL
+  grace    seconds that the others have to end on their own after one has failed; then SIGTERM, then SIGKILL
 
-Everything else is for train.py. The output of worker 0 comes as it is, that of the others with a prefix. Ctrl-C and
-SIGTERM go to all: the run is saved and ends. The exit code is the worst of the workers'.
+Everything else is passed to train.py. The output of worker 0 is printed unchanged, that of the others with a prefix.
+Ctrl-C and SIGTERM are sent to all: the run is saved and ends. The exit code is the highest of the workers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from hookline.trainer.run.directory import usable_cores
 OURS = ("workers", "grace")
 STRATEGY, THREADS = "trainer.strategy", "trainer.threads"
 LAST_SECONDS = 10.0
-"""Between SIGTERM and SIGKILL."""
+"""Time between SIGTERM and SIGKILL."""
 POLL_SECONDS = 0.1
 
 
@@ -49,7 +49,7 @@ class Options:
 
     workers: int
     grace: float = 20.0
-    overrides: list[str] = field(default_factory=list)  # for each
+    overrides: list[str] = field(default_factory=list)  # for each worker
 
 
 def parse(arguments: Sequence[str]) -> Options:
@@ -70,21 +70,21 @@ def parse(arguments: Sequence[str]) -> Options:
 
 
 def checked(options: Options) -> Options:
-    """Return options with a valid config: a mistake is reported once, before anything is started."""
+    """Validate and return options, so that an error is reported once, before anything is started."""
     for job in check(options.overrides):
         check_workers(job.config["trainer"], options.workers)
     return options
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports of the loopback interface that nobody listens at."""
+    """Return unused ports of the loopback interface."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [each.getsockname()[1] for each in sockets]
 
 
 def environments(workers: int, environment: Mapping[str, str]) -> list[dict[str, str]]:
-    """Return the environment of each worker: where all are, and its own GPUs where some are named."""
+    """Return the environment of each worker: all addresses, and its share of CUDA_VISIBLE_DEVICES if that suffices."""
     addresses = [f"127.0.0.1:{port}" for port in free_ports(workers)]
     gpus = [each for each in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if each]
     result = []
@@ -116,7 +116,7 @@ def launch(options: Options) -> int:
                     stdin=subprocess.DEVNULL,
                     stdout=None if shown else subprocess.PIPE,
                     stderr=None if shown else subprocess.STDOUT,
-                    process_group=0,  # of its own: Ctrl-C comes through the launcher, once
+                    process_group=0,  # a new group: Ctrl-C arrives once, through the launcher
                     pass_fds=[tether],
                 )
             )
@@ -126,7 +126,7 @@ def launch(options: Options) -> int:
         number, due = signal.SIGTERM, math.inf
         while any(each.poll() is None for each in workers):
             now = time.monotonic()
-            if due == math.inf and any(each.poll() for each in workers):  # one has failed: the others get some time
+            if due == math.inf and any(each.poll() for each in workers):  # one failed: the others get a grace period
                 due = now + options.grace
             if now >= due:
                 _send(workers, number)
@@ -144,7 +144,7 @@ def launch(options: Options) -> int:
 
 
 def _send(workers: Sequence[subprocess.Popen[bytes]], number: int) -> None:
-    """Send a signal to every worker that runs, and to what it has started."""
+    """Send a signal to the process group of every running worker."""
     for each in workers:
         if each.poll() is None:
             with suppress(ProcessLookupError):
@@ -152,7 +152,7 @@ def _send(workers: Sequence[subprocess.Popen[bytes]], number: int) -> None:
 
 
 def _stream(lines: IO[bytes], index: int) -> None:
-    """Print the lines of a worker with its number before each."""
+    """Print the lines of a worker, each prefixed with its number."""
     with lines:
         for line in lines:
             sys.stdout.write(f"[worker {index}] {line.decode(errors='replace').rstrip()}\n")

@@ -1,14 +1,14 @@
 """Print what a run will do, without training.
 
-python scripts/plan.py [--full | --dot | --mermaid] recipe=<name> [what train.py takes ...]
+python scripts/plan.py [--full | --dot | --mermaid] recipe=<name> [train.py arguments ...]
 
-  --full       a row for every update op and variable; without it, what is alike shares a row
-  --dot        print the step as a digraph of Graphviz alone: python scripts/plan.py --dot recipe=bnn > step.dot
-  --mermaid    print the step as a flowchart of Mermaid alone
+  --full       one row per update op and variable; by default, similar ones share a row
+  --dot        print only the step, as a Graphviz digraph: python scripts/plan.py --dot recipe=bnn > step.dot
+  --mermaid    print only the step, as a Mermaid flowchart
 
-Nothing is trained or written, and run_dir is not looked at. A step whose updates are not wired is refused as train.py
-refuses it. Exit code: 0 done, 1 failed, 2 the command line or the config is wrong, 130 or 143 interrupted. For
-recipes, hooks and values see python train.py --help.
+Nothing is trained or written, and run_dir is ignored. A step with updates that are not wired is refused, as by
+train.py. Exit code: 0 done, 1 failed, 2 the command line or the config is wrong, 130 or 143 interrupted. For recipes,
+hooks and values see python train.py --help.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 FORMS = FULL, DOT, MERMAID = ("--full", "--dot", "--mermaid")
 NAME = 26
-"""How long names in the first column may be before they break."""
+"""Length up to which names in the first column are not wrapped."""
 
 
 def parse(arguments: Sequence[str]) -> tuple[Job, str]:
-    """Return the run to plan, and the form."""
+    """Return the job to plan, and the output form."""
     forms = sorted({*arguments} & {*FORMS})
     if len(forms) > 1:
         raise UserError(f"{' and '.join(forms)} received. Expected one of them, or none.")
@@ -74,7 +74,7 @@ def print_plan(console: Console, plan: Plan, *, full: bool) -> None:
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=heads, header_style="dim")
         for place, column in enumerate(section.columns):
             longest = max(len(row[place]) for row in section.rows)
-            whole = column == "bytes" or (place == 0 and longest <= NAME)  # the others break where there is no room
+            whole = column == "bytes" or (place == 0 and longest <= NAME)  # the others wrap if there is no room
             justify: Literal["right", "left"] = "right" if column == "bytes" else "left"
             table.add_column(column, justify=justify, overflow="fold", no_wrap=whole)
         previous = ""

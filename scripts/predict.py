@@ -2,25 +2,25 @@
 
 python scripts/predict.py model=<export or run> images=<files> [key=value ...]
 
-With a packed file nothing but NumPy is imported, and Pillow where the examples are image files. Images are prepared as
-the run's data was: size, channels, range of values.
+A packed file needs only NumPy, and Pillow if the examples are image files. Images are prepared like the run's data:
+size, channels, range of values.
 
-  model        exported file or directory, as scripts/export.py writes it, or the directory of a run
+  model        exported file or directory from scripts/export.py, or the directory of a run
   images       an image, a folder, a pattern such as 'photos/*.png', several as [a.png,b.png] or as further arguments;
-               - reads names from the standard input; or an npz or npy file of examples as the data had them
-  array        name of the array in an npz file; without it inputs, x_test, or the only one
-  top          how many classes to list of each example, the likeliest first (3)
-  outputs      true lists the network's outputs, such as logits or embeddings, in place of classes
-  class_names  names in place of those that the export carries: [cat,dog], or a text file with one per line; with
+               - reads names from standard input; or an npz or npy file of examples in the form that the data had
+  array        name of the array in an npz file; default: inputs, x_test, or the only one
+  top          how many classes to list for each example, most likely first (3)
+  outputs      true lists the network's outputs, such as logits or embeddings, instead of classes
+  class_names  names instead of those in the export: [cat,dog], or a text file with one per line; with
                outputs=true, names of the outputs
-  output       file that ends with .csv or .json; - prints CSV; without it a table
-  overwrite    true writes over an output that exists
-  batch_size   examples at a time (64)
-  checkpoint, network, plugins   of a run: best or last; its network (model); packages of code that it uses
-               plugins also of a .keras file that holds classes of your own
+  output       output file, .csv or .json; - prints CSV; default: print a table
+  overwrite    true overwrites an existing output
+  batch_size   examples per batch (64)
+  checkpoint, network, plugins   for a run: best or last; its network (model); packages of code that it uses;
+               plugins also for a .keras file with your own classes
 
-The order is that of the images; in a folder 2.png comes before 10.png.
-Exit code: 0 done, 1 images that cannot be read were named and left out, 2 a mistake of the user.
+Predictions are in the order of the images; in a folder, 2.png comes before 10.png.
+Exit code: 0 done, 1 images that cannot be read were reported and skipped, 2 user error.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Options:
     checkpoint: Literal["best", "last"] | None = None
     network: str = "model"
     plugins: list[str] = field(default_factory=list)
-    paths: list[str] = field(default_factory=list, init=False)  # of what to predict on
+    paths: list[str] = field(default_factory=list, init=False)  # files to predict on
 
 
 def parse(arguments: Sequence[str]) -> Options:
@@ -158,7 +158,7 @@ def predict(model: Predictor, card: Card, examples: Batches, options: Options) -
 
 
 def joined(outputs: Any, size: int) -> tuple[Any, tuple[str, ...]]:
-    """Return outputs, float32 [size, values], and the name of each value; several outputs stand side by side."""
+    """Return outputs, float32 [size, values], and the name of each value; several outputs are concatenated."""
     if isinstance(outputs, list | tuple):
         outputs = {f"output_{place}": each for place, each in enumerate(outputs)}
     named = outputs if isinstance(outputs, dict) else {"output": outputs}
@@ -171,19 +171,19 @@ IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
 ARRAY_SUFFIXES = (".npz", ".npy")
 STANDARD_INPUT = "-"
 KEYS = ("inputs", "x_test")
-"""Arrays that are taken where an npz file holds several; `recipes/data/arrays.py` calls them so."""
+"""Arrays to take from an npz file that holds several, named as in `recipes/data/arrays.py`."""
 
 
 Batches = Iterator[tuple[list[str], Any]]
-"""What each example is called, and inputs float32 [n, *shape] as the network takes them, several in a dict."""
+"""Names of the examples, and prepared inputs, float32 [n, *shape], in a dict for several inputs."""
 
 
 def find_examples(
     paths: Sequence[str], preparation: Preparation, size: int, skipped: list[str], *, array: str | None = None
 ) -> Batches:
-    """Return the examples of image files, or of one npz or npy file, some at a time.
+    """Return the examples of image files, or of one npz or npy file, in batches.
 
-    Meanwhile `skipped` gets a line for each example that cannot be read.
+    During iteration, `skipped` is extended by a line for each example that cannot be read.
     """
     arrays = [path for path in paths if path.lower().endswith(ARRAY_SUFFIXES)]
     if arrays and len(paths) > 1:
@@ -222,7 +222,7 @@ def list_files(path: str) -> list[str]:
 
 
 def natural_order(name: str) -> list[tuple[int, int, str]]:
-    """Return a key by which numbers in names count as numbers."""
+    """Return a sort key that compares numbers in names by value."""
     parts = re.split(r"(\d+)", name)
     return [(0, int(part), part) if number % 2 else (1, 0, part) for number, part in enumerate(parts)]
 
@@ -254,7 +254,7 @@ def _of_rows(rows: np.ndarray, preparation: Preparation, size: int) -> Batches:
 
 
 def find_several(paths: Sequence[str], inputs: Mapping[str, Preparation], size: int) -> Batches:
-    """Yield the examples of an npz file for a network with several inputs: x_test_<name>, or <name>."""
+    """Yield the examples of an npz file for a network with several inputs, from arrays x_test_<name> or <name>."""
     if len(paths) != 1 or not paths[0].lower().endswith(".npz"):
         raise UserError(f"This network takes the inputs {', '.join(inputs)}. Expected images=<file>.npz with them.")
     path = user_path(paths[0], "images")
@@ -267,7 +267,7 @@ def find_several(paths: Sequence[str], inputs: Mapping[str, Preparation], size: 
 
 
 def _read_rows(path: Path, array: str | None, keys: Sequence[str] = KEYS) -> np.ndarray:
-    """Return the examples of a file; those of an npy file stay there until they are asked for."""
+    """Return the examples of a file; an npy file is memory-mapped."""
     try:
         if path.suffix.lower() == ".npy":
             rows = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -296,14 +296,14 @@ def _choose(path: Path, names: Sequence[str], array: str | None, keys: Sequence[
 
 
 def rank(logits: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the likeliest classes and their probabilities, [examples, top]; of equal ones the lower label first."""
+    """Return the most likely classes and their probabilities, [examples, top]; ties go to the lower label."""
     wide = logits.astype(np.float64)
     labels = np.argsort(-wide, axis=1, kind="stable")[:, :top]
     return labels, np.take_along_axis(ACTIVATIONS["softmax"](wide), labels, axis=1)
 
 
 def name_classes(outputs: int, known: Sequence[str], given: Sequence[str]) -> tuple[str, ...]:
-    """Return what the entries of the outputs are called."""
+    """Return the names of the output entries: given, known, or numbered."""
     names = tuple(given or known) or tuple(str(label) for label in range(outputs))
     if len(names) != outputs:
         raise UserError(f"Received {len(names)} class names for {outputs} outputs. Expected one for each.")
@@ -314,7 +314,7 @@ def name_classes(outputs: int, known: Sequence[str], given: Sequence[str]) -> tu
 
 
 DIGITS = 6
-"""Of a probability in a file."""
+"""Decimal places of a probability in a file."""
 SHOWN_OUTPUTS = 8
 
 
@@ -322,13 +322,13 @@ SHOWN_OUTPUTS = 8
 class Predictions:
     """The predictions of all examples that could be read, in their order."""
 
-    names: Sequence[str]  # what each example is called
-    labels: np.ndarray | None  # int [examples, top]; None if the outputs are asked for
+    names: Sequence[str]  # name of each example
+    labels: np.ndarray | None  # int [examples, top]; None with outputs=true
     values: np.ndarray  # probabilities [examples, top], or outputs [examples, outputs]
-    classes: Sequence[str] = ()  # what each label is called, or each output
+    classes: Sequence[str] = ()  # name of each label, or of each output
 
     def __iter__(self) -> Iterator[tuple[str, list[tuple[int, float]]]]:
-        """Yield name, and label and value of each entry; the label of an output is its place."""
+        """Yield the name of each example, and its entries (label, value); the label of an output is its index."""
         for index, name in enumerate(self.names):
             values = self.values[index].astype(np.float32 if self.labels is None else np.float64)
             labels = range(len(values)) if self.labels is None else self.labels[index]
@@ -336,7 +336,7 @@ class Predictions:
 
 
 def as_csv(predictions: Predictions) -> str:
-    """Return predictions as CSV with a line of names above."""
+    """Return predictions as CSV with a header line."""
     if predictions.labels is None:
         heads: list[str] = list(predictions.classes)
         rows = [[name, *(repr(value) for _, value in found)] for name, found in predictions]
@@ -351,7 +351,7 @@ def as_csv(predictions: Predictions) -> str:
 
 
 def as_json(predictions: Predictions) -> str:
-    """Return predictions as a JSON list, an object for each example."""
+    """Return predictions as a JSON list with one object per example."""
     records: list[dict[str, Any]] = []
     for name, found in predictions:
         if predictions.labels is None:

@@ -1,24 +1,24 @@
-"""Measure what the recipes reach, against the papers' figures.
+"""Measure the results of the recipes and compare them with those of the papers.
 
 python scripts/reproduce.py [key=value ...]
 
-The runs of each target are made in out/<target>/<variant>_<seed>. It can be killed at any moment and called again:
-finished runs stay, interrupted ones resume, failed ones start over. Rows whose runs are complete go to
+The runs of each target are written to out/<target>/<variant>_<seed>. The command can be killed and repeated at any
+time: finished runs stay, interrupted ones resume, failed ones start over. Rows with complete runs are written to
 recipes/results.json and to the table recipes/RESULTS.md.
 
-  out        directory for the runs (reproduction); called again, it makes what is missing
+  out        directory for the runs (reproduction); if the command is repeated, only missing runs are started
   mnist      the file mnist.npz; without it, targets on MNIST are not run
   cifar10    a folder with train/<class>/<image> and test/<class>/<image>; without it, its targets are not run
   clothing   a folder with a folder of photographs for each class; without it, its targets are not run
-  only       names of targets, such as only=bnn,lenet*; without it all, cheap ones first
-  seeds      other seeds than the targets', such as seeds=0; rows that lack a seed of theirs are shown, not kept
-  jobs       runs at a time (1, so that times are honest)
-  results    where rows are kept (recipes/results.json); the table RESULTS.md is written beside it
-  targets    what is measured (scripts/reproduction/targets.yaml)
+  only       names of targets, such as only=bnn,lenet*; default: all, cheap ones first
+  seeds      seeds instead of the targets' own, such as seeds=0; rows that lack one of those are shown, not stored
+  jobs       runs at a time (1, so that measured times are not distorted)
+  results    file to store the rows in (recipes/results.json); the table RESULTS.md is written beside it
+  targets    file that defines the targets (scripts/reproduction/targets.yaml)
   list       true, or --list: show the targets, their commands and their status; nothing is run
   render     true, or --render: write RESULTS.md and the chart of accuracy and bytes again; nothing is run
 
-Exit code: 0 done, 1 a run failed, 2 a mistake of the user, 130 or 143 interrupted.
+Exit code: 0 done, 1 a run failed, 2 user error, 130 or 143 interrupted.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from hookline.trainer.run.results import is_complete, read_summary
 
 FLAGS = {"--list": "list=true", "--render": "render=true"}
 ANY = "\0"
-"""Stands for any text of an override."""
+"""Wildcard for any text in an override."""
 OURS = ("run_dir=", "trainer.threads=")
 """Overrides that this command adds."""
 
@@ -81,14 +81,14 @@ class Runs(Sweep):
     """Runs that are not recorded as a sweep; each has its log beside its directory."""
 
     def log(self, job: SweepJob, worker: int = 0) -> Path:
-        """Return the file that holds what a job's processes print."""
+        """Return the file with the output of a job's processes."""
         return self.directory / f"{job.run}.log"
 
 
 class Session(SweepRun):
-    """One call of the command; it makes runs as soon as those that they begin from are complete.
+    """One invocation of the command; a run starts as soon as the runs that it depends on are complete.
 
-    Its only record are the runs: one belongs to a variant by its name and command line.
+    The runs are its only record: a run is matched to a variant by its name and command line.
     """
 
     def __init__(self, options: Options) -> None:
@@ -104,18 +104,18 @@ class Session(SweepRun):
                 raise UserError(f"{name}={path} does not exist. Expected the path of the data, or none.")
         self.has_failed, self._at_once = False, options.jobs
         self.waiting: dict[str, SweepJob] = {}  # by name
-        self._begun: dict[int, dict[str, Any]] = {}  # conditions, by number of the job
+        self._begun: dict[int, dict[str, Any]] = {}  # conditions, by job number
         self._runs = {each.name: runs_of(each, self.seeds or each.seeds) for each in self.chosen}
         self._all = {name: run for runs in self._runs.values() for name, run in runs.items()}
-        self._open = [each for each in self.chosen if not self.lacks(each)]  # whose rows have not been made
+        self._open = [each for each in self.chosen if not self.lacks(each)]  # targets without a row so far
 
     def lacks(self, target: Target) -> str:
-        """Return why a target cannot be run; nothing if it can."""
+        """Return why a target cannot be run; an empty string if it can."""
         missing = [f"{name}=<path>" for name in target.needs if name not in self.data]
         return f"needs {' and '.join(missing)}, which was not given" if missing else ""
 
     def make(self) -> int:
-        """Make what is missing, keep the rows whose runs are all there, and return the exit code."""
+        """Start the missing runs, store the rows with complete runs, and return the exit code."""
         for folder in (self.out, self.results.parent):
             folder.mkdir(parents=True, exist_ok=True)
         with locked(self.out):
@@ -140,9 +140,9 @@ class Session(SweepRun):
         return code if code in ENDED else int(self.has_failed)
 
     def place(self, name: str) -> str:
-        """Return where in `out` the latest run by the command line of a variant is, or will be."""
+        """Return the folder in `out` of the latest run with the command line of a variant, or a new one for it."""
         variant, seed = self._all[name]
-        data = dict.fromkeys(DATA, ANY)  # it may have moved since, as the other runs may
+        data = dict.fromkeys(DATA, ANY)  # data, like the other runs, may have moved since
         filled = [*variant.filled(data, lambda other: f"{ANY}{self.place(other.run(seed))}"), f"seed={seed}"]
         expected = [re.escape(text.rstrip("'")).replace(ANY, ".*") for text in filled]
         found, place, number_of_try = "", name, 1
@@ -159,12 +159,12 @@ class Session(SweepRun):
         return is_complete(read_summary(self.out / self.place(name)))
 
     def unmade(self, name: str) -> list[str]:
-        """Return the runs that a run begins from and that are not complete."""
+        """Return the incomplete runs that a run starts from."""
         variant, seed = self._all[name]
         return [run for each in variant.needs.values() if not self.is_done(run := each.run(seed))]
 
     def overrides(self, name: str) -> list[str]:
-        """Return the overrides of a run, with the places of its data and of the runs that it begins from."""
+        """Return the overrides of a run, with the paths of its data and of the runs that it starts from."""
         variant, seed = self._all[name]
         data = {name: quoted(path) for name, path in self.data.items()}
         return [*variant.filled(data, lambda other: quoted(self.out / self.place(other.run(seed)))), f"seed={seed}"]
@@ -197,14 +197,14 @@ class Session(SweepRun):
         self.make_rows()
 
     def standing(self, target: Target) -> str:
-        """Return how a target stands, in one line."""
+        """Return the status of a target in one line."""
         if reason := self.lacks(target):
             return f"not run: {reason}"
         runs = self._runs[target.name]
         return f"{sum(map(self.is_done, runs))} of {len(runs)} runs done"
 
     def make_rows(self) -> None:
-        """Keep the rows that have become complete."""
+        """Store the rows that have become complete."""
         for target in [each for each in self._open if all(map(self.is_done, self._runs[each.name]))]:
             self._open.remove(target)
             seeds = self.seeds or target.seeds
@@ -239,7 +239,7 @@ def _command(options: Options) -> int:
         _render(options)
         return 0
     session = Session(options)
-    table.read_results(session.results)  # a damaged file is seen before a run is made
+    table.read_results(session.results)  # reports a damaged file before any run starts
     if not options.list:
         return session.make()
     for target in session.chosen:

@@ -4,14 +4,14 @@ python scripts/sensitivity.py run=<run directory> [key=value ...]
 
 Each layer is pruned alone, by magnitude, to each sparsity, and the network is evaluated on the validation split without
 any training in between (Han et al. 2015, arXiv 1506.02626, section 3.1). The result goes to <run>/sensitivity.json.
-Where the run has the hook ema, its averages are left out: it is the weights themselves that are pruned.
+If the run has the hook ema, its averages are not used: the weights themselves are pruned.
 
-  run          directory of a finished run: config.yaml and the best checkpoint, or the last where there is no best
+  run          directory of a finished run: config.yaml and the best checkpoint, or the last if there is no best
   sparsities   shares of each layer to prune, such as [0.5,0.7,0.9]
-  layers       patterns on paths or names of kernel layers, such as * or [fc1,fc2]
-  metric       of the validation split
+  layers       patterns of paths or names of kernel layers, such as * or [fc1,fc2]
+  metric       metric of the validation split
   tolerance    how much worse than unpruned the metric may become with one layer pruned, such as 0.01
-  target       a sparsity for all layers together; where it is given, sparsities that reach it are suggested, too
+  target       overall sparsity of all layers; if given, sparsities that reach it are suggested as well
   network      name of the network
   plugins      packages of code that the run uses, such as [my_hooks], if you trust them
 """
@@ -131,7 +131,7 @@ def _print_suggestion(console: Any, label: str, suggested: Mapping[str, float], 
 
 
 def as_json(options: Options, scan: Scan) -> dict[str, Any]:
-    """Return what sensitivity.json holds."""
+    """Return the content of sensitivity.json."""
     suggested = scan.suggest(options.tolerance)
     reached = None if options.target is None else scan.reach(options.target)
     return {

@@ -1,18 +1,18 @@
-"""Give the jobs of a sweep to SLURM.
+"""Submit the jobs of a sweep to SLURM.
 
 python scripts/submit.py recipe=<first>,<second> seed=1,2,3 [--sweep <directory>] [--resources <file>]
 
-The command line is that of `python train.py -m`. Each job is a task of one job array (submitit), in a directory that
-every node must see; with --trials, each task makes one trial after another until none is left. A job with
-trainer.strategy=multi_worker has a task for each worker: `nodes` and `tasks_per_node` of the resources. When its time
-is over, or when it is preempted, a run saves, and its job is queued again to resume it. The same command again submits
-what is missing; `python train.py -m --sweep <directory>` makes it here instead.
+Takes the command line of `python train.py -m`. Each job is a task of one job array (submitit), in a directory that
+every node can access; with --trials, each task runs one trial after another until none is left. A job with
+trainer.strategy=multi_worker has one task per worker: `nodes` and `tasks_per_node` of the resources. When its time is
+up, or when it is preempted, a run saves, and its job is queued again to resume it. Repeat the command to submit what is
+missing; `python train.py -m --sweep <directory>` runs it on this machine instead.
 
-  --sweep <dir>        the directory of the sweep, which every node must see; without it runs/sweeps/<date_time>
-  --resources <file>   YAML: time, cores, memory, GPUs of each job, as in scripts/slurm.yaml, which stands without it
-  --trials <number>    search with one study: as many tasks as slurm_array_parallelism says, or --jobs <number>
+  --sweep <dir>        directory of the sweep, accessible from every node; default: runs/sweeps/<date_time>
+  --resources <file>   YAML file with time, cores, memory and GPUs of each job; default: scripts/slurm.yaml
+  --trials <number>    search with one study: as many tasks as slurm_array_parallelism, or --jobs <number>
   --storage <url>      as for python train.py; every node must reach the database
-  --cluster <name>     slurm, or local: processes on this machine, all at once, to try it
+  --cluster <name>     slurm, or local: processes on this machine, all at once, to try it out
   --config-dir <dir>, --config-name <name>   as for python train.py
 """
 
@@ -44,12 +44,12 @@ ROOT = Path(__file__).resolve().parents[1]
 RESOURCES = ROOT / "scripts" / "slurm.yaml"
 CLUSTERS = ("slurm", "local")
 COUNTS = {"nodes", "tasks_per_node", "cpus_per_task", "timeout_min", "max_num_timeout", "slurm_array_parallelism"}
-"""Resources that are whole numbers of at least 1."""
+"""Resources that must be integers of at least 1."""
 
 
 @dataclass
 class Options:
-    """Hold the options."""
+    """The options of the command line."""
 
     command: Command  # the sweep
     resources: dict[str, Any]  # of each job, by submitit's names
@@ -81,7 +81,7 @@ def parse(arguments: Sequence[str]) -> Options:
 
 
 def make_executor(options: Options, directory: Path) -> Any:
-    """Return what submits to the cluster."""
+    """Return submitit's executor for the cluster."""
     submitit = import_optional("submitit", extra="slurm", needed_by="scripts/submit.py")
     resources = dict(options.resources)
     again = {f"{options.cluster}_max_num_timeout": resources.pop("max_num_timeout", 3)}
@@ -96,7 +96,7 @@ def make_executor(options: Options, directory: Path) -> Any:
 
 
 def submit(options: Options) -> list[Any]:
-    """Submit what is missing of a sweep; return submitit's jobs."""
+    """Submit the missing jobs of a sweep; return submitit's jobs."""
     command = options.command
     opened = open_sweep(command)
     sweep = opened.sweep
@@ -104,10 +104,10 @@ def submit(options: Options) -> list[Any]:
     if command.jobs is not None and not opened.space:
         raise UserError(f"--jobs {command.jobs} received. Expected slurm_array_parallelism in --resources <file>.")
     with TemporaryDirectory() as nowhere:
-        make_executor(options, Path(nowhere))  # what is wrong shows before anything is written
+        make_executor(options, Path(nowhere))  # reports errors before anything is written
     _check_tasks(options.resources, opened)
     sweep.directory.mkdir(parents=True, exist_ok=True)
-    # The nodes unpickle the tasks by their module, wherever they start.
+    # The nodes import the module of a task to unpickle it, in any working directory.
     root = str(Path(hookline.__file__).absolute().parents[1])
     os.environ["PYTHONPATH"] = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), root])
     with nullcontext() if opened.space else locked(sweep.directory):
@@ -129,7 +129,7 @@ def submit(options: Options) -> list[Any]:
 
 
 def _check_tasks(resources: Mapping[str, Any], opened: OpenSweep) -> None:
-    """Refuse resources with several tasks for a job of one process, and workers that cannot share its batch."""
+    """Raise UserError for several tasks per single-process job, or for workers that cannot share a batch."""
     tasks = resources.get("nodes", 1) * resources.get("tasks_per_node", 1)
     for job in opened.checked.values():
         if job.config["trainer"]["strategy"] == MULTI_WORKER and not opened.space:
@@ -142,7 +142,7 @@ def _check_tasks(resources: Mapping[str, Any], opened: OpenSweep) -> None:
 
 
 def _begin(options: Options, opened: OpenSweep) -> list[int | None]:
-    """Record a sweep that is submitted; return the numbers of its missing jobs, or None for each worker of a search."""
+    """Record a submitted sweep; return the numbers of its missing jobs, or None for each worker of a search."""
     cores, sweep = options.resources.get("cpus_per_task", 1), opened.sweep
     if opened.space:
         from hookline.scripts.sweep.search import begin_search  # Optuna: an extra

@@ -1,15 +1,15 @@
-"""Say whether a run directory is sound.
+"""Check whether a run directory is sound.
 
 python scripts/verify.py run=<run directory> [replay=<steps>]
 
 Every file is read, every hash verified, and files that report the same fact are compared. With replay=<steps>, the last
-steps are trained again and must give the same bits. Nothing is changed.
+steps are trained again and must be bit-identical. Nothing is changed.
 
   run          directory of a run, complete or not
-  replay       train at least so many steps again, from an older checkpoint up to the newest, and compare all variables
+  replay       retrain at least this many steps, from an older checkpoint up to the newest, and compare all variables
   plugins      packages of code that the run uses, such as [my_hooks], if you trust them
 
-Exit code: 0 sound, 1 damaged (a line for each damage), 2 the command line is wrong, 130 or 143 interrupted.
+Exit code: 0 sound, 1 damaged (one line per damage), 2 the command line is wrong, 130 or 143 interrupted.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ Lines = Mapping[tuple[str, int], Line]  # of metrics.jsonl, by split and step
 
 @dataclass
 class Findings:
-    """What was found."""
+    """The findings in a run directory."""
 
-    damages: list[str] = field(default_factory=list)  # what is wrong, a line each
-    notes: list[str] = field(default_factory=list)  # what is worth knowing and not wrong, a line each
+    damages: list[str] = field(default_factory=list)  # what is wrong, one line each
+    notes: list[str] = field(default_factory=list)  # what is worth knowing, but not wrong, one line each
     checkpoints: dict[str, Checkpoint] = field(default_factory=dict)  # the sound ones, by name
 
     def read(self, path: Path) -> dict[str, Any]:
-        """Return what a JSON or YAML file holds; nothing, and a damage, where it holds something else."""
+        """Return the dict in a JSON or YAML file; record a damage and return an empty dict if there is none."""
         damage = f"{path} is damaged: it is not what a run writes."
         try:
             content = read_yaml(path) if path.suffix == ".yaml" else files.read_json(path)
@@ -73,7 +73,7 @@ class Findings:
                 return content
         except OSError as error:
             damage = f"{path} cannot be read: {error.strerror}."
-        except (DamagedError, ValueError) as error:  # a DamagedError says all in one line
+        except (DamagedError, ValueError) as error:  # the message of a DamagedError is complete
             damage = str(error) if isinstance(error, DamagedError) else damage
         self.damages.append(damage)
         return {}
@@ -82,14 +82,14 @@ class Findings:
 def examine(directory: Path) -> Findings:
     """Return what is wrong with a run directory; nothing is changed."""
     found = _look(directory)
-    if found.damages:  # a run that is training replaces files between two reads: what is damaged stays so
+    if found.damages:  # a run in progress replaces files between two reads; real damage persists
         before, found = set(found.damages), _look(directory)
         found.damages = [each for each in found.damages if each in before]
     return found
 
 
 def _look(directory: Path) -> Findings:
-    """Return what reading every file once finds."""
+    """Read every file once and return the findings."""
     if not directory.is_dir() or not any((directory / name).exists() for name in NAMES):
         raise UserError(f"run={directory} is not a run directory. Expected one, with {CONFIG} and {CHECKPOINTS}.")
     found = Findings()
@@ -127,7 +127,7 @@ def _look(directory: Path) -> Findings:
 
 
 def _changed_config(path: Path, config: Line, checkpoints: Mapping[str, Checkpoint]) -> Iterator[str]:
-    """Yield where a config is not the one with which the checkpoints were written."""
+    """Yield a line if a config differs from the one with which the checkpoints were written."""
     digest = config_digest(config)
     before = {name: each.environment.get(CONFIG_DIGEST, digest) for name, each in checkpoints.items()}
     if changed := [name for name, each in before.items() if config and each != digest]:
@@ -138,7 +138,7 @@ def _changed_config(path: Path, config: Line, checkpoints: Mapping[str, Checkpoi
 
 
 def _metrics(path: Path, found: Findings, *, wanted: bool, complete: bool) -> Lines | None:
-    """Return the lines by split and step; None if there are none to compare with."""
+    """Return the lines by split and step; None if the file cannot be read."""
     try:
         texts = list(read_lines(path))
     except OSError as error:
@@ -187,7 +187,7 @@ def _checkpoints(directory: Path, found: Findings) -> files.Index | None:
 def _report_disagreements(
     summary: Line, checkpoints: Mapping[str, Checkpoint], lines: Lines, *, complete: bool
 ) -> Iterator[str]:
-    """Yield where metrics.jsonl gives other values than a checkpoint or the summary, or fewer reports."""
+    """Yield a line where metrics.jsonl has other values than a checkpoint or the summary, or fewer reports."""
     states = {f"the state of {name}": each.state for name, each in checkpoints.items()}
     bests = {source: state.get("run", {}).get("best") for source, state in states.items()}
     for source, best in {**bests, SUMMARY: summary.get("best")}.items():
@@ -207,7 +207,7 @@ def _report_disagreements(
 
 
 def _disagreements(source: str, split: str, step: Any, values: list[tuple[str, Any]], lines: Lines) -> Iterator[str]:
-    """Yield the first value of a split that metrics.jsonl gives otherwise; it has null for what is not finite."""
+    """Yield a line for the first value of a split that differs in metrics.jsonl, where non-finite values are null."""
     line = lines.get((split, step)) if isinstance(step, int) else None
     if line is None:
         if values:
@@ -226,7 +226,7 @@ def _items(part: Any) -> list[tuple[str, Any]]:
 def _summary_disagreements(
     summary: Line, index: files.Index | None, checkpoints: Mapping[str, Checkpoint]
 ) -> Iterator[str]:
-    """Yield where the checkpoints of a complete run are not those of its summary."""
+    """Yield a line where the checkpoints of a complete run do not match its summary."""
     tags = {} if index is None else index.tags
     best = summary.get("best")
     steps = {"last": summary.get("steps"), "best": best.get("step") if isinstance(best, Mapping) else None}
@@ -265,7 +265,7 @@ def _command(options: Options) -> int:
 
 
 def choose_pair(directory: Path, steps: int) -> tuple[Manifest, Manifest]:
-    """Return the newest checkpoint, and the nearest one that lies at least some steps before it."""
+    """Return the nearest checkpoint at least `steps` before the newest one, and the newest one."""
     manifests = sorted(files.read_manifests(directory), key=lambda manifest: manifest.step)
     if not manifests:
         raise UserError(f"{directory} has no checkpoint to replay from. Expected a run with the hook 'checkpoint'.")
@@ -280,7 +280,7 @@ def choose_pair(directory: Path, steps: int) -> tuple[Manifest, Manifest]:
 
 
 def replay(config: dict[str, Any], older: Manifest, newer: Manifest) -> list[str]:
-    """Train from one checkpoint to another; print that the bits are the same, or return a line on what differs."""
+    """Train from one checkpoint to another; print that the bits match, or return a line on what differs."""
     from hookline.trainer.run.directory import environment
     from hookline.trainer.run.session import prepare
     from hookline.trainer.run.state import assign_variables, changed_replicas, share_variables, values_by_key
@@ -313,9 +313,9 @@ def replay(config: dict[str, Any], older: Manifest, newer: Manifest) -> list[str
 
 
 def rate_changes(start: Checkpoint, end: Checkpoint) -> dict[int, float]:
-    """Return by what the rates were multiplied where, on the way that led from one checkpoint to another.
+    """Return {step: factor} for the changes of the learning rates between two checkpoints.
 
-    A run that went back to a checkpoint has left the steps behind it, and what it did to its rates there.
+    When a run goes back to a checkpoint, the steps after it and their rate changes are discarded.
     """
     before = len(start.state["run"]["returns"])
     changes: dict[int, float] = {}
@@ -332,7 +332,7 @@ def rate_changes(start: Checkpoint, end: Checkpoint) -> dict[int, float]:
 
 
 def train_again(run: Run, step: int, end: int, rates: Mapping[int, float]) -> None:
-    """Make the steps; the sums of the metrics restart after each report, as they did in the run."""
+    """Train the steps again; the metric accumulators restart after each report, as they did in the run."""
     while True:
         if (factor := rates.get(step, 1.0)) != 1.0:
             for network in (network for trainer in run.loop.trainers for network in trainer.networks.values()):
@@ -342,7 +342,7 @@ def train_again(run: Run, step: int, end: int, rates: Mapping[int, float]) -> No
         report = run.cadence.next_report(step)
         edge = min([report, end, *(each for each in rates if each > step)])
         step, vetoes = run.loop.run(step, edge - step)
-        step += bool(vetoes)  # held back, and skipped by the run, too: it got further
+        step += bool(vetoes)  # a vetoed step, which the run skipped as well, since it got further
         if step == report:
             run.loop.accumulators.reset()
 

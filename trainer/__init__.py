@@ -1,3 +1,3 @@
-"""How a step and a run proceed: the bottom layer. It knows the hook interface, but no hook and no recipe."""
+"""The training step and the run: the bottom layer, which knows the hook interface but no particular hook or recipe."""
 
 from __future__ import annotations

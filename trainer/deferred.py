@@ -1,4 +1,4 @@
-"""The start of a program: early checks of arguments, TensorFlow imported at its first use, and a clear screen."""
+"""Program start-up: early argument checks, deferred imports of TensorFlow, quiet output, and signals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ATTRIBUTE = "precheck"
 
 
 def prechecked(check: Callable[..., object]) -> Callable[[Function], Function]:
-    """Give a data source, model, task or schedule a check of its arguments: before it runs, and before TensorFlow."""
+    """Return a decorator that checks arguments before each call, and in a config before TensorFlow is imported."""
 
     def give(function: Function) -> Function:
         @functools.wraps(function)
@@ -38,7 +38,7 @@ def prechecked(check: Callable[..., object]) -> Callable[[Function], Function]:
 
 
 def run_precheck(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
-    """Call the check of a function, if it has one, with the arguments of its config node, or else the defaults."""
+    """Call a function's check, if any, with the given arguments and the defaults, unless a needed one is missing."""
     check = getattr(function, ATTRIBUTE, None)
     if check is None:
         return
@@ -54,14 +54,14 @@ def run_precheck(function: Callable[..., Any], given: Mapping[str, Any]) -> None
 FRAMEWORKS = frozenset(("tensorflow", "keras"))
 VISUALIZATION = ("keras.visualization", "keras.src.visualization", "keras._tf_keras.keras.visualization")
 UNUSED = frozenset((*VISUALIZATION, "keras.wrappers", "keras._tf_keras.keras.wrappers"))
-"""Packages that Keras imports, scikit-learn and Matplotlib with them, and that no run uses."""
+"""Packages that Keras imports but no run uses; they would also import scikit-learn and Matplotlib."""
 KNOWN = frozenset(("__class__", "__spec__", "__name__", "__loader__", "__package__", "__file__", "__warningregistry__"))
 """Attributes of a module that can be read before it is executed."""
 WAITING = "_deferred_loader"
 
 
 class NeedsFramework(BaseException):
-    """Report a use of TensorFlow or Keras before they may be imported; not an `Exception`, which might be tolerated."""
+    """Report a use of TensorFlow or Keras while it is forbidden; `except Exception` does not catch it."""
 
 
 class _Deferred(ModuleType):
@@ -72,11 +72,11 @@ class _Deferred(ModuleType):
             waiting = object.__getattribute__(self, "__dict__").get(WAITING)
             if waiting is not None:
                 waiting.execute(self)
-        return ModuleType.__getattribute__(self, name)  # its class may have changed, which super() would refuse
+        return ModuleType.__getattribute__(self, name)  # not super(): the class may have changed
 
 
 class _DeferredLoader(Loader):
-    """Execute a module on first use, once, whichever thread comes first."""
+    """Execute a module once, on first use, in whichever thread uses it first."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
@@ -114,7 +114,7 @@ class _Finder(MetaPathFinder):
         self.forbidding = 0  # how many nested blocks forbid their use
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
-        """Return the spec of such a module with a loader that waits; None for any other."""
+        """Return the spec of a deferred module, with a loader that defers execution; None for any other module."""
         if fullname not in FRAMEWORKS | UNUSED:
             return None
         spec = PathFinder.find_spec(fullname, path, target)
@@ -144,20 +144,20 @@ def without_frameworks() -> Iterator[None]:
 
 
 def open_streams() -> None:
-    """Open standard streams that were closed at the start, or the next file would get their number and their output."""
+    """Open closed standard streams on the null device, or the next file would get their descriptor and output."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number that is free: this one
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # gets the lowest free number: this one
             setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
 
 
 @contextmanager
 def quiet_start(*, errors: bool = True) -> Iterator[None]:
-    """Import TensorFlow and look for devices; discard the notices that the C++ libraries print meanwhile."""
+    """Import TensorFlow, look for devices and run the block, discarding what is written to standard error."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if errors else "3")
-    defer_frameworks()  # also packages of Keras that no run uses
+    defer_frameworks()  # and packages of Keras that no run uses
     with silent():
         import tensorflow as tf
 
@@ -194,7 +194,7 @@ def plain_warnings() -> Iterator[None]:
 
 @contextmanager
 def termination_interrupts() -> Iterator[None]:
-    """Let SIGTERM raise `Interrupted` inside, as SIGINT raises KeyboardInterrupt, so that files are closed."""
+    """Raise `Interrupted` on SIGTERM inside the block, as SIGINT raises KeyboardInterrupt, so that files are closed."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

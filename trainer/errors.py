@@ -1,4 +1,4 @@
-"""Mistakes that a user can fix, each one line; checks of plain options; the printing of names from outside."""
+"""User errors in one line, checks of option values, and safe printing of untrusted names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from typing import Any
 
 
 class UserError(ValueError):
-    """Report a mistake of the user in one line: what was received, what was expected, how to fix it.
+    """Report a user's mistake in one line: what was received, what was expected, how to fix it.
 
     The command line prints it without a traceback and exits with code 2.
     """
@@ -36,7 +36,7 @@ class UserError(ValueError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Report that a signal, or the end of its time, ended a run, which is saved, or a script."""
+    """Report that a signal or the end of the time budget ended a run or a script."""
 
     def __init__(self, message: str, signal_number: int | None) -> None:
         super().__init__(message)
@@ -45,11 +45,11 @@ class Interrupted(KeyboardInterrupt):
 
 
 class UnsavedError(RuntimeError):
-    """Report that a run has ended and its last or best state is not on the disk."""
+    """Report that a run has ended and its last or best state, or its summary, could not be written to disk."""
 
 
 class WorkersError(RuntimeError):
-    """Report that the workers of a run cannot continue together: one is gone, hangs, or failed."""
+    """Report that the workers of a run cannot continue together: one is gone, hangs, failed, or differs."""
 
 
 class NonFiniteError(ArithmeticError):
@@ -57,12 +57,12 @@ class NonFiniteError(ArithmeticError):
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Return a text with all characters escaped that control a terminal or hide how the text reads."""
+    """Escape the characters of a text, except those in `keep`, that control a terminal or disguise the text."""
     return "".join(each if each in keep or _is_shown(each) else ascii(each)[1:-1] for each in text)
 
 
 def one_line(text: str) -> str:
-    """Return a text as one line that can be printed."""
+    """Return a text as one line that is safe to print."""
     return printable(" ".join(text.split()))
 
 
@@ -80,7 +80,7 @@ PROGRAM = re.compile(r"(?<![\w./-])(?:python(?= (?:train|scripts/\w+)\.py\b| -m 
 
 
 def as_typed(text: str) -> str:
-    """Return a text with commands such as "python scripts/export.py" as they run in this shell."""
+    """Rewrite commands in a text, such as "python scripts/export.py", so that they work in this shell."""
     if not IS_CLONE:
         text = SCRIPT.sub(lambda found: f"hookline {(found[1] or found[2]).replace('_', '-')}", text)
         text = EXTRA.sub(r"'hookline[\1]'", text)
@@ -88,7 +88,7 @@ def as_typed(text: str) -> str:
 
 
 def _called(program: str) -> str:
-    """Return the name of a program if the shell finds that of this environment, otherwise its path."""
+    """Return a program's name if the shell would run this environment's copy or there is none, else its path."""
     ours, found = Path(sys.executable).parent / program, shutil.which(program)
     if not ours.exists() or (found and Path(found).parent.resolve() == ours.parent.resolve()):
         return program
@@ -116,13 +116,13 @@ def _is_short_for(received: str, name: str) -> bool:
 
 
 def did_you_mean(received: str, known: Iterable[str]) -> str:
-    """Return a suggestion such as " Did you mean 'steps'?", or an empty string when nothing known is close."""
+    """Return a suggestion such as " Did you mean 'steps'?", or an empty string if no known name is similar."""
     found = nearest(received, known)
     return f" Did you mean '{found}'?" if found else ""
 
 
 def unknown_name(kind: str, received: str, known: Iterable[str]) -> UserError:
-    """Return the error for a name that does not exist: what was received, a suggestion, what exists."""
+    """Return the error for an unknown name, with a suggestion and the known names."""
     names = sorted(known)
     listing = ", ".join(names) if names else "none"
     return UserError(f"Unknown {kind} '{received}'.{did_you_mean(received, names)} Expected one of: {listing}.")
@@ -134,7 +134,7 @@ def is_whole_number(value: Any) -> bool:
 
 
 def check_integer(name: str, value: Any, minimum: int = 1, maximum: int | None = None) -> int:
-    """Return an option's value, a whole number in a range."""
+    """Return an option's value; raise a `UserError` unless it is a whole number in the range."""
     if not is_whole_number(value) or value < minimum or (maximum is not None and value > maximum):
         bounds = f"of at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
         raise UserError(f"{name}={value!r} received. Expected a whole number {bounds}.")
@@ -150,7 +150,7 @@ def check_number(
     above_minimum: bool = False,
     below_maximum: bool = False,
 ) -> float:
-    """Return an option's value, a finite number in a range, as a float."""
+    """Return an option's value as a float; raise a `UserError` unless it is a finite number in the range."""
     excluded = [limit for limit, open_ in ((minimum, above_minimum), (maximum, below_maximum)) if open_]
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not is_number or not minimum <= value <= maximum or value in excluded:
@@ -163,7 +163,7 @@ def check_number(
 
 
 def check_choice(name: str, value: Any, known: Iterable[str]) -> str:
-    """Return an option's value, one of the known names."""
+    """Return an option's value; raise a `UserError` unless it is one of the known names."""
     names = list(known)
     if not isinstance(value, str) or value not in names:
         raise unknown_name(name, str(value), names)
@@ -171,7 +171,7 @@ def check_choice(name: str, value: Any, known: Iterable[str]) -> str:
 
 
 def import_optional(module: str, *, extra: str, needed_by: str) -> Any:
-    """Return a module of a package that this project installs on demand."""
+    """Import and return a module of an optional dependency; raise a `UserError` if that fails."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -182,7 +182,7 @@ def import_optional(module: str, *, extra: str, needed_by: str) -> Any:
 
 
 def user_path(text: str | Path, key: str) -> Path:
-    """Return the path that a text names; "~" at its beginning is the home directory."""
+    """Return the path that a text names, with a leading "~" expanded to the home directory."""
     if not isinstance(text, str | os.PathLike):
         raise UserError(f"{key}={text!r} received. Expected a path.")
     path = Path(os.path.expanduser(text))
@@ -197,4 +197,4 @@ ARRAY_FAULTS = (
     *(OSError, EOFError, RuntimeError, MemoryError, ValueError, TypeError, KeyError, SyntaxError),
     *(TokenError, zipfile.BadZipFile, zlib.error),
 )
-"""By the system, by NumPy, by Python's parser, which reads headers, by zip (NotImplementedError is a RuntimeError)."""
+"""Raised by the system, NumPy, Python's parser (for headers) and zip (NotImplementedError is a RuntimeError)."""

@@ -1,4 +1,4 @@
-"""Files in untrusted places: no link is followed, no pipe waited for, no more read than expected."""
+"""Safe access to files in untrusted places: links are not followed, pipes do not block, reads are bounded."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ MAX_BYTES = 10 * 2**20
 """The largest file that is read as a whole by default."""
 MAX_LINE = 2**20
 MAX_DEPTH = 100
-"""How deep JSON and YAML may be nested: code that walks them stays below Python's recursion limit."""
+"""The deepest nesting allowed in JSON and YAML, so that code that walks them stays below Python's recursion limit."""
 
 
 def open_file(path: Path | str, *, follow: bool = False) -> BufferedReader:
-    """Open an ordinary file for reading."""
+    """Open a regular file for reading."""
     return os.fdopen(_descriptor(path, os.O_RDONLY, follow=follow), "rb")
 
 
 def open_new(path: Path) -> BufferedWriter:
-    """Open a new file for writing; anything of that name, such as a link, is removed first."""
+    """Open a new file for writing, after removing anything of that name, such as a link."""
     with suppress(FileNotFoundError):
         os.unlink(path)
     return os.fdopen(_descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb")
 
 
 def open_append(path: Path) -> FileIO:
-    """Open an ordinary file for writing at its end, without a buffer; it is made if it is missing."""
+    """Open a regular file for unbuffered appending; create it if it is missing."""
     return os.fdopen(_descriptor(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab", buffering=0)
 
 
 def open_lock(path: Path) -> int:
-    """Return the descriptor of an ordinary file to be locked, which is made if it is missing."""
+    """Return the descriptor of a regular file to lock; create it if it is missing."""
     return _descriptor(path, os.O_RDWR | os.O_CREAT)
 
 
 def write_whole(path: Path, content: str | bytes | Iterable[bytes | memoryview]) -> None:
-    """Write a file whole or not at all: under another name first, synced, then renamed."""
+    """Write a file atomically: under a temporary name, synced, then renamed."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     pieces = [content.encode()] if isinstance(content, str) else [content] if isinstance(content, bytes) else content
     try:
@@ -61,7 +61,7 @@ def write_whole(path: Path, content: str | bytes | Iterable[bytes | memoryview])
 
 
 def sync_folder(path: Path) -> None:
-    """Return when the names in a folder are on the disk."""
+    """Sync the entries of a folder to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -70,19 +70,19 @@ def sync_folder(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and its parents if they are missing."""
+    """Create a folder and its parents if they are missing; refuse a link."""
     path.mkdir(parents=True, exist_ok=True)
     if path.is_symlink():
         raise _link(path)
 
 
 def is_own_folder(path: Path) -> bool:
-    """Return whether a path is a folder itself, and no link to one."""
+    """Return whether a path is a folder, not a link to one."""
     return path.is_dir() and not path.is_symlink()
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a link, or a folder with all that is in it; what links in it lead to stays."""
+    """Remove a file, a link, or a folder with its contents; the targets of links are left alone."""
     if is_own_folder(path):
         shutil.rmtree(path)
     else:
@@ -90,7 +90,7 @@ def remove(path: Path) -> None:
 
 
 def check_folders(directory: Path, key: str) -> None:
-    """Refuse a directory with links to folders below it: writes and removals there would happen elsewhere."""
+    """Refuse a directory that contains links to folders: writes and removals there would happen elsewhere."""
     waiting = [str(directory)] if directory.is_dir() else []
     while waiting:
         try:
@@ -108,7 +108,7 @@ def check_folders(directory: Path, key: str) -> None:
 
 
 def read_bytes(path: Path, limit: int = MAX_BYTES, *, follow: bool = False) -> bytes:
-    """Return what an ordinary file holds."""
+    """Return the contents of a regular file of at most `limit` bytes."""
     with open_file(path, follow=follow) as file:
         if os.fstat(file.fileno()).st_size > limit:
             raise OSError(errno.EFBIG, f"it is larger than {limit:,} bytes", str(path))
@@ -116,24 +116,24 @@ def read_bytes(path: Path, limit: int = MAX_BYTES, *, follow: bool = False) -> b
 
 
 def read_text(path: Path, limit: int = MAX_BYTES) -> str:
-    """Return the text of an ordinary file in UTF-8."""
+    """Return the text of a regular UTF-8 file of at most `limit` bytes."""
     return read_bytes(path, limit).decode()
 
 
 def read_json(path: Path, limit: int = MAX_BYTES) -> Any:
-    """Return what a JSON file holds."""
+    """Return the contents of a JSON file."""
     return parse_json(read_bytes(path, limit))
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of an ordinary file with their line ends, one at a time; a line without end comes in pieces."""
+    """Yield the lines of a regular file, with their line ends; a line longer than `MAX_LINE` bytes comes in pieces."""
     with open_file(path) as file:
         while line := file.readline(MAX_LINE):
             yield line.decode(errors="replace")
 
 
 def parse_json(text: str | bytes, **options: Any) -> Any:
-    """Return what a JSON text holds."""
+    """Parse JSON; raise a `ValueError` if it is invalid or nested too deeply."""
     try:
         value = json.loads(text, **options)
     except RecursionError as error:
@@ -151,7 +151,7 @@ def _containers(values: Iterable[Any]) -> list[dict[str, Any] | list[Any]]:
 
 
 def _descriptor(path: Path | str, flags: int, *, follow: bool = False) -> int:
-    """Open a file without waiting for the other end of a pipe."""
+    """Open a regular file, without blocking on a pipe, and return its descriptor."""
     try:
         descriptor = os.open(path, flags | (0 if follow else os.O_NOFOLLOW) | os.O_NONBLOCK, 0o666)
     except OSError as error:

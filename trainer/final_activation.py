@@ -18,21 +18,21 @@ from hookline.trainer.input.data import Data
 from hookline.trainer.ops.probabilities import are_probabilities, as_logits
 
 NAMES = {"softmax": "softmax", "softmax_v2": "softmax", "sigmoid": "sigmoid"}
-"""By the name of a function or, in lower case, of a class; TensorFlow's own softmax has the second one."""
+"""By the name of a function or, in lower case, of a class; TensorFlow's own softmax is called `softmax_v2`."""
 ACTIVATED = ("Activation", "Dense", "EinsumDense", "Conv1D", "Conv2D", "Conv3D", "SeparableConv1D", "SeparableConv2D")
-"""Layers whose attribute `activation` is the last thing that they compute."""
+"""Layers that apply their attribute `activation` last."""
 RESHAPING = ("Flatten", "Identity", "Reshape")
 EXAMPLES = 8
 
 
 @dataclass(frozen=True)
 class FinalActivation:
-    """Hold an activation that is left out in training."""
+    """Describe a final activation that is removed for training."""
 
     name: str  # "softmax" or "sigmoid"
-    output: int  # which output of the model has it
-    operation: Any  # the layer that has it as its `activation`, or the layer or operation that is nothing else
-    attribute: bool  # whether it is the layer's `activation`; otherwise the operation was taken out of the graph
+    output: int  # index of the model output that has it
+    operation: Any  # the layer that has it as its `activation`, or the layer or operation that only computes it
+    attribute: bool  # whether it is the layer's `activation`; otherwise the operation was removed from the graph
 
     def __str__(self) -> str:
         return f"final {self.name} ('{self.operation.name}')"
@@ -57,7 +57,7 @@ def take_off(model: keras.Model) -> tuple[keras.Model, tuple[FinalActivation, ..
 
 @contextmanager
 def put_back(model: keras.Model, activations: Sequence[FinalActivation]) -> Iterator[keras.Model]:
-    """Give the model with its final activations, within the block."""
+    """Yield the model with its final activations, and remove them again after the block."""
     try:
         yield with_final(model, activations)
     finally:
@@ -67,7 +67,7 @@ def put_back(model: keras.Model, activations: Sequence[FinalActivation]) -> Iter
 
 
 def with_final(model: keras.Model, activations: Sequence[FinalActivation]) -> keras.Model:
-    """Return the model with its final activations: inside of layers again, but after what a hook put behind these."""
+    """Return the model with its final activations restored: in their layers, or after what a hook appended to these."""
     ends: dict[int, Callable[[Any], Any]] = {}
     for each in activations:
         if not each.attribute:
@@ -81,7 +81,7 @@ def with_final(model: keras.Model, activations: Sequence[FinalActivation]) -> ke
 
 
 def undo(model: keras.Model, activations: Sequence[FinalActivation]) -> keras.Model:
-    """Return a model that returns logits, from one that ends in activations and keeps them, and a mask."""
+    """Return the model with its final activations inverted, so that it returns logits; masks are passed on."""
 
     def undoing(name: str) -> Callable[[Any], Any]:
         function = partial(as_logits, activation=name, ops=keras.ops)
@@ -109,26 +109,26 @@ def first_outputs(model: keras.Model, data: Data) -> Any:
     listed = (model.trainable_variables, model.non_trainable_variables)
     trained, others = ([each.value for each in variables] for variables in listed)
     try:
-        outputs, _ = model.stateless_call(trained, others, inputs)  # nothing is written: no seed moves on
+        outputs, _ = model.stateless_call(trained, others, inputs)  # writes nothing: seed states do not advance
     except Exception:  # noqa: BLE001 - the first step reports the error
         return None
     return outputs
 
 
 def _name_of(function: Any) -> str | None:
-    """Return the activation that a function or class of Keras or TensorFlow computes, if it gives probabilities."""
+    """Return the activation that a function or class of Keras or TensorFlow computes, if it is a softmax or sigmoid."""
     package = (getattr(function, "__module__", None) or "").partition(".")[0]
     return NAMES.get(getattr(function, "__name__", "").lower()) if package in ("keras", "tensorflow") else None
 
 
 def ends_linear(model: keras.Model, output: int = 0) -> bool:
-    """Return whether an output is that of a layer without an activation."""
+    """Return whether an output comes from a layer with a linear activation."""
     operation = _last_operation(model, output) if is_graph(model) else None
     return is_of(operation, ACTIVATED) and getattr(operation, "activation", None) is keras.activations.linear
 
 
 def _last_operation(model: keras.Model, output: int) -> Any:
-    """Return what computes an output's values; None if other parts of the graph take them too."""
+    """Return the operation that computes an output's values; None if other parts of the graph use them, too."""
     tensor, node = as_functional(model).outputs[output], None
     while (node := maker(model, tensor, node)) is not None:
         if is_graph(node.operation):
@@ -141,7 +141,7 @@ def _last_operation(model: keras.Model, output: int) -> Any:
 
 
 def _keeps_values(node: Any) -> bool:
-    """Return whether a layer returns its input as [batch, n], perhaps without some axes of 1."""
+    """Return whether a layer is a linear activation, or only adds or removes axes of size 1 around [batch, n]."""
     layer, output = node.operation, node.output_tensors[0].shape
     if is_of(layer, ["Activation"]):
         return layer.activation is keras.activations.linear

@@ -1,4 +1,4 @@
-"""Layers of a model: chosen by a pattern on their path, and the graph of a functional model around them."""
+"""Selection of a model's layers by patterns on their paths, and queries on the graph of a functional model."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ MOST_LISTED = 40
 _MOVES = ("Flip", "Rotation", "Translation", "Zoom", "Shear", "Perspective", "Erasing")
 _COLORS = ("Contrast", "Brightness", "ColorJitter", "Hue", "Saturation", "Sharpness", "Grayscale", "Invert")
 AUGMENTING = {f"Random{change}" for change in (*_MOVES, *_COLORS, "GaussianBlur")}
-"""Layers of Keras that change images in training alone."""
+"""Keras layers that change images in training only."""
 
 
 def layer_paths(model: keras.Model) -> dict[str, keras.Layer]:
-    """Return every layer below a built model by its path, in the order of `model.layers`, containers first.
+    """Return all layers of a built model, nested ones too, by path, in the order of `model.layers`, containers first.
 
     The path joins the names of nested models and of layers that hold layers with "/", such as "encoder/dense_1".
-    A path that repeats gets "_1", "_2", ... in order. A layer that occurs in several places is listed once.
+    Repeated paths get the suffixes "_1", "_2", ... in order. A layer that occurs in several places is listed once.
     """
     found: dict[str, keras.Layer] = {}
     _collect(model, "", found, {id(model)})
@@ -47,7 +47,7 @@ def _collect(parent: keras.Layer, prefix: str, found: dict[str, keras.Layer], se
 
 
 def unique_name(name: str, taken: Container[str]) -> str:
-    """Return a name, with "_1", "_2", ... after it if it is taken."""
+    """Return a name, with the suffix "_1", "_2", ... if it is taken."""
     names = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(1)))
     return next(each for each in names if each not in taken)
 
@@ -59,14 +59,14 @@ def select_layers(
     accept: Callable[[keras.Layer], bool] | None = None,
     kind: str = "layer",
 ) -> dict[str, keras.Layer]:
-    """Return the layers that match, by path, in the order of `layer_paths`.
+    """Return the layers that match any pattern, by path, in the order of `layer_paths`.
 
     Args:
         model: any built Keras model.
-        patterns: one or more shell patterns ("*", "conv_?", "encoder/*"), each compared with the whole path and with
-            the layer's own name; case counts.
-        accept: which layers are offered at all, such as those with a kernel; all of them by default.
-        kind: what the offered layers are called in an error, such as "kernel layer".
+        patterns: one or more case-sensitive shell patterns ("*", "conv_?", "encoder/*"), each compared with the whole
+            path and with the layer's own name.
+        accept: returns whether a layer may be selected, such as one with a kernel; all layers by default.
+        kind: what error messages call these layers, such as "kernel layer".
 
     Raises:
         UserError: no pattern was given, or one of them matches nothing; the message lists the paths.
@@ -102,7 +102,7 @@ def _no_match(pattern: str, names: dict[str, tuple[str, ...]], kind: str) -> Use
 def graph_calls(model: keras.Model) -> list[Any]:
     """Return every call in a model's graph in topological order; nested models whose graph is known are expanded.
 
-    A call is a node of Keras: `operation`, a layer or another operation, with `input_tensors` and `output_tensors`.
+    A call is a Keras node with `operation` (a layer or another operation), `input_tensors` and `output_tensors`.
     """
     calls: list[Any] = []
     for node in nodes_in_order(model):
@@ -116,10 +116,10 @@ def nodes_in_order(model: keras.Model) -> list[Any]:
 
 
 def walk(model: keras.Model, start: Fact, visit: Callable[[Any, list[Fact], list[Any]], Fact]) -> Any:
-    """Run facts in place of tensors through a model's graph, inner models included; return those about its outputs.
+    """Propagate facts instead of tensors through a model's graph, nested models included; return those of its outputs.
 
-    `visit(operation, facts, constants)` returns the fact about the outputs of an operation; `constants` are those of
-    its arguments that are not facts.
+    `visit(operation, facts, constants)` returns the fact about the outputs of an operation; `constants` are its
+    arguments that are not facts.
     """
 
     def call(operation: Any, *args: Any, **kwargs: Any) -> Any:
@@ -131,29 +131,29 @@ def walk(model: keras.Model, start: Fact, visit: Callable[[Any, list[Fact], list
         return [found] * len(keras.tree.flatten(operation.output))
 
     def run(graph: keras.Model, inputs: list[Fact]) -> Any:
-        # The walk that Keras itself clones and calls functional models with; it takes any values.
+        # Keras itself clones and calls functional models with this method; it accepts any values.
         return as_functional(graph)._run_through_graph(inputs, call_fn=call)
 
     return run(model, [start for _ in model.inputs])
 
 
 def is_of(layer: Any, names: Iterable[str]) -> bool:
-    """Return whether a layer is of one of Keras's classes, or of a subclass."""
+    """Return whether a layer is an instance of one of the named Keras classes."""
     return isinstance(layer, tuple(getattr(keras.layers, name) for name in names))
 
 
 def is_graph(layer: Any) -> bool:
-    """Return whether a layer is a model whose graph is known: built, Sequential or functional, with their `call`."""
+    """Return whether a layer is a model with a known graph: built, Sequential or functional, with Keras's `call`."""
     if not isinstance(layer, keras.Model) or type(layer).call.__module__.partition(".")[0] != "keras":
         return False
     return layer.built if isinstance(layer, keras.Sequential) else hasattr(layer, "_run_through_graph")
 
 
 def as_functional(model: keras.Model) -> keras.Model:
-    """Return a Sequential as the functional model of the same layers; a functional model as it is."""
+    """Return a functional model of the same layers for a Sequential; return a functional model unchanged."""
     if not isinstance(model, keras.Sequential):
         return model
-    # Not the lists `inputs` and `outputs`: the new model would expect a list, and warn of every bare tensor.
+    # With the lists `inputs` and `outputs`, the new model would expect a list and warn about every bare tensor.
     return keras.Model(model.inputs[0], model.outputs[0], name=model.name)
 
 
@@ -168,7 +168,7 @@ def layer_output(model: keras.Model, layer: keras.Layer) -> Any:
 
 
 def maker(model: keras.Model, tensor: Any, taker: Any = None) -> Any:
-    """Return the node of a model's own graph that makes a tensor; None if other nodes than one take it."""
+    """Return the node of a model's own graph that produces a tensor; None if a node other than `taker` consumes it."""
     nodes = _nodes(model)
     if any(each is tensor for node in nodes if node is not taker for each in node.input_tensors):
         return None
@@ -205,7 +205,7 @@ FOLDING = ("Dense", *CONVOLUTIONS, "DepthwiseConv1D", "DepthwiseConv2D")
 
 
 def folded_norms(model: keras.Model) -> list[tuple[keras.Layer, keras.Layer]]:
-    """Return linear layers that are called once, each with the batch norm that alone takes its output."""
+    """Return pairs of a linear layer that is called once and the batch norm that is the only consumer of its output."""
     pairs = []
     for graph in (each for each in model._flatten_layers() if is_graph(each)):
         nodes = _nodes(graph)
@@ -221,12 +221,12 @@ def folded_norms(model: keras.Model) -> list[tuple[keras.Layer, keras.Layer]]:
 
 
 def is_linear(layer: Any) -> bool:
-    """Return whether a layer is a product with a kernel and nothing else but a bias."""
+    """Return whether a layer only multiplies by a kernel and adds an optional bias."""
     return is_of(layer, FOLDING) and layer.activation is keras.activations.linear
 
 
 def fold_shape(layer: keras.Layer, kernel: Any) -> tuple[int, ...]:
-    """Return the shape in which one number for each output channel of a layer multiplies its kernel."""
+    """Return the shape in which one factor per output channel broadcasts against a layer's kernel."""
     if is_of(layer, ["DepthwiseConv1D", "DepthwiseConv2D"]):
         return tuple(kernel.shape[-2:])
     return (-1, 1) if type(layer).__name__.endswith("Transpose") else (-1,)

@@ -32,20 +32,20 @@ AT = "@"  # between a hook's key and its network in the name of an instance
 
 @dataclass(frozen=True)
 class Declaration:
-    """Declare the state of a built graph hook, what it writes, what it leaves alone and what it promises.
+    """Declare the state of a built graph hook, and the variables that it writes, freezes, projects or rounds.
 
     Attributes:
-        state: its variables by name; they are in every checkpoint. A run is refused if the hook writes others.
+        state: its variables by name, saved in every checkpoint. A run is refused if the hook writes others.
         writes: the variables that `update_ops` writes; the audit refuses a run in which nothing writes them.
-        frozen: names of variables of the network that do not change on purpose: latent variables without a gradient,
+        frozen: names of variables of the network that intentionally stay constant: latent variables without a gradient,
             and state variables that `transform_state` leaves out.
         projected: names of latent variables that `project` may rewrite; shown in the plan.
-        rounded: names of latent variables that the hook rounds. Later hooks find them in `BuildContext`; one that
-            rounds them, too, is refused unless declarations, such as its `after`, order the two.
+        rounded: names of latent variables that the hook rounds. Later hooks find them in `BuildContext`; a hook that
+            also rounds them is refused unless declarations, such as its `after`, order the two.
         best_from_step: the step from which the network has its final form, such as the final sparsity. Earlier
             evaluations never count as the best, and early stopping waits for it.
-        outside: digests of data outside the checkpoints, such as a teacher network, by the argument that locates it.
-            A run resumes only with the same, which may lie elsewhere: resume=<run> hooks.<hook>.<argument>=<place>.
+        outside: digests of data outside the checkpoints, such as a teacher network, by the argument that locates it. A
+            run resumes only with the same data, which may have moved: resume=<run> hooks.<hook>.<argument>=<path>.
     """
 
     state: Mapping[str, tf.Variable] = field(default_factory=dict)
@@ -59,12 +59,12 @@ class Declaration:
 
 @dataclass(frozen=True)
 class Bits:
-    """Give the bits of the forms that hold shipped weights and inputs exactly; of several hooks, the fewest count.
+    """Hold the bit widths that represent shipped weights and inputs exactly; of several hooks, the smallest is used.
 
     Attributes:
-        stored: bits per entry in which weights would be stored, by variable name.
-        weights: bits in which weights can be multiplied, by variable name, if they are not floats; without scales and
-            the savings of a sparse form.
+        stored: bits per entry of stored weights, by variable name.
+        weights: bits of weights in multiplications, by variable name, if they are not floats; without scales and the
+            savings of a sparse format.
         inputs: bits of the inputs of layers that the hook quantizes, by the layer's path.
     """
 
@@ -81,7 +81,7 @@ class Evaluated:
         metrics: by name, each of shape [batch] or []; reported as "metric/<name>", averaged over the split.
         collected: tensors [batch, ...] by name to keep over all examples.
         split_metrics: takes all collected tensors, [examples, ...] by name, and returns metrics that are not averages
-            over batches, scalars by name. Traced once and pure.
+            over batches, scalars by name. Traced once; must be pure.
     """
 
     metrics: Tensors = field(default_factory=dict)
@@ -93,16 +93,16 @@ AnyHook = TypeVar("AnyHook", bound="Hook")
 
 
 class Hook(ABC):
-    """Declare what both kinds of hooks have.
+    """Define the interface shared by both kinds of hooks.
 
     Attributes:
-        name: unique in a run; set by the builder: the key under `hooks` in the config, and "@<network>" where the hook
+        name: unique in a run; set by the builder: the key under `hooks` in the config, plus "@<network>" if the hook
             works on several networks.
         before: names of hooks that must come after this one, if present.
         after: names of hooks that must come before this one, if present.
-        conflicts: names of hooks that cannot run beside this one.
-        priority: 0 (first) to 100 (last) among hooks that the declarations leave unordered. Those of equal priority
-            go by name.
+        conflicts: names of hooks that cannot run together with this one.
+        priority: 0 (first) to 100 (last) among hooks that the declarations leave unordered. Hooks of equal priority are
+            ordered by name.
         given: the constructor's arguments, positional and by name.
     """
 
@@ -114,7 +114,7 @@ class Hook(ABC):
     given: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Check the types of the constructor's arguments by its annotations, and keep them for further instances."""
+        """Check keyword arguments against the constructor's annotations; keep all arguments for further instances."""
         parameters, _ = parameters_of(cls)
         for name, value in kwargs.items():
             plain = value.item() if isinstance(value, np.generic) else value
@@ -141,36 +141,36 @@ class Hook(ABC):
         return {}
 
     def show(self, observed: Arrays) -> Shown:
-        """Return pictures, embeddings of examples and distributions to show now.
+        """Return pictures, embeddings of examples and distributions to display.
 
         Args:
-            observed: what a graph hook's `evaluate` collected over all observed examples; empty for other hooks, and
-                if only distributions are needed.
+            observed: the tensors that a graph hook's `evaluate` collected over all observed examples; empty for other
+                hooks, and if only distributions are needed.
         """
         return Shown()
 
     def advise(self, run: Run) -> Sequence[str]:
-        """Return warnings, before training, of settings that will silently go wrong.
+        """Return warnings, before training, about settings that would spoil it without an error.
 
-        Each is a line with the finding, its cost in numbers, and the override that fixes it; shown once and kept in
-        summary.json. A certain failure is not advice but a UserError, raised in `build`.
+        Each is one line with the finding, its cost in numbers, and the override that fixes it; it is shown once and
+        kept in summary.json. Raise a UserError in `build` instead if failure is certain.
 
         Args:
-            run: about to begin; its networks are those after every `rebuild_model`.
+            run: the run before training; its networks are those after every `rebuild_model`.
         """
         return ()
 
     def warning(self, values: Mapping[str, float]) -> str | None:
-        """Return a line if training metrics show that something goes wrong, else None; the first one is shown.
+        """Return a one-line warning if training metrics show a problem, else None; only the first one is shown.
 
         Args:
-            values: of a training report, by name.
+            values: the values of a training report, by name.
         """
         return None
 
 
 def again(hook: AnyHook) -> AnyHook:
-    """Return a new hook with the arguments, name and binding of another, not yet built."""
+    """Return a new, unbuilt hook with the arguments, name and binding of another."""
     args, kwargs = hook.given
     new = type(hook)(*args, **kwargs)
     vars(new).update({key: value for key, value in vars(hook).items() if key in ("name", "network", "objective")})
@@ -180,27 +180,27 @@ def again(hook: AnyHook) -> AnyHook:
 class GraphHook(Hook):
     """Change training from inside the traced step.
 
-    Every stage but `rebuild_model` and `build` is traced once and must be pure: it takes tensors and returns
-    tensors; it prints nothing and touches no file. A table in `recipes/OWN.md` lists the stages in the order in which
-    they run. A stage that a hook does not override costs nothing.
+    The stages of a step or an evaluation are traced once and must be pure: they take and return tensors, print nothing
+    and touch no file. A table in `recipes/OWN.md` lists them in the order in which they run. A stage that a hook does
+    not override costs nothing.
 
     An instance works on one network. `network` may be a pattern, such as "generator_*" or "*": the run then has an
-    instance for each network that matches, with state of its own, under the name "<hook>@<network>" where there are
-    several. What such instances report has "<network>/" before its name.
+    instance with its own state for each network that matches, called "<hook>@<network>" if there are several. Names
+    that such instances report begin with "<network>/".
 
     A network is the same in each objective that runs it, and in evaluations. So the stages that define it are called
     wherever it runs: `rebuild_model`, `request_taps`, `frozen_entries`, `transform_weights`, `around_forward`; and
-    `project` after every objective that changes it. The other stages run only within objectives that change the
-    network and match `objective`: `add_losses`, `evaluate`, `gradient_point`, `transform_gradients`, `transform_state`,
-    `veto`, `update_ops`, `measure`. So only these objectives write the hook's state, and all read it.
+    `project` after every objective that changes it. The other stages run only within objectives that change the network
+    and match `objective`: `add_losses`, `evaluate`, `gradient_point`, `transform_gradients`, `transform_state`, `veto`,
+    `batch_sums`, `update_ops`, `measure`. So only these objectives write the hook's state, but all of them read it.
 
     Attributes:
         network: name of the network that the hook works on; in a config, or before a run is assembled, a pattern.
         objective: pattern on the names of the objectives that the hook takes part in.
         reads: state of other hooks that it reads, as "hook/variable"; orders it after them.
         supports_xla: whether XLA can compile the hook; false for one that calls NumPy.
-        observed_examples: for how many examples of the validation split `evaluate` runs with `context.observing` set
-            and collects for `show`; 0 for none.
+        observed_examples: number of examples of the validation split on which `evaluate` runs with `context.observing`
+            set to collect tensors for `show`; 0 for none.
     """
 
     network: str = "model"
@@ -211,7 +211,7 @@ class GraphHook(Hook):
 
     @property
     def scope(self) -> str:
-        """Return the prefix of all names that the hook reports: "<network>/" for one of several instances."""
+        """Return the prefix of all names that the hook reports: "<network>/" for one of several instances, else ""."""
         return f"{self.network}/" if AT in self.name else ""
 
     def rebuild_model(self, model: keras.Model) -> keras.Model:
@@ -230,41 +230,41 @@ class GraphHook(Hook):
         """Return the hook's declaration; `Declaration()` declares that it has no state."""
 
     def shipped_bits(self, shipped: Mapping[str, np.ndarray]) -> Bits:
-        """Return the bits of the forms in which the hook can hold weights and inputs exactly.
+        """Return the bit widths in which the hook can represent weights and inputs exactly.
 
         Args:
-            shipped: what evaluation uses in place of weights and moving statistics, after every hook, by name.
+            shipped: the values that evaluation uses for weights and moving statistics, after every hook, by name.
         """
         return Bits()
 
     def strip_model(self, model: keras.Model) -> keras.Model:
-        """Return the model to ship: the same outputs, variables and layers, without those of `rebuild_model`.
+        """Return the model to ship: the same outputs, variables and layers, without those that `rebuild_model` added.
 
-        The network has the shipped weights then, as the model has when it is saved. It must load with nothing but
-        Keras installed.
+        On export the network holds the shipped weights when this is called, and the model is saved with them. The model
+        must load with only Keras installed.
         """
         return model
 
     def frozen_entries(self, context: StepContext) -> Tensors:
-        """Return which entries of the network's variables this hook keeps constant, by variable name.
+        """Return masks of the entries of the network's variables that this hook keeps constant, by variable name.
 
-        Called in evaluations only. A hook that evaluates with other values than the current ones, such as averages,
-        must keep the entries of all hooks, `context.frozen_entries`, at their current values.
+        Called in evaluations only. A hook that evaluates with values other than the current ones, such as averages,
+        must keep the frozen entries of all hooks, `context.frozen_entries`, at their current values.
 
         Returns:
-            bool, of the variable's shape or [], True for frozen entries; other variables may be left out.
+            bool masks, of the variable's shape or [], True for frozen entries; other variables may be left out.
         """
         return {}
 
     def transform_weights(self, weights: Tensors, context: StepContext) -> Tensors:
-        """Return the tensors that the forward pass uses in place of the latent variables, under the same names.
+        """Return the tensors that the forward pass uses instead of the latent variables, under the same names.
 
         In an evaluation, values of state variables may be added by name, such as averages of moving statistics.
         """
         return weights
 
     def around_forward(self, context: StepContext) -> AbstractContextManager[None]:
-        """Return a context in which a forward pass of the network is traced, such as a `gradient_override_map`.
+        """Return a context manager in which a forward pass of the network is traced, such as `gradient_override_map`.
 
         It is entered once for each forward pass, in evaluation as well.
         """
@@ -273,21 +273,21 @@ class GraphHook(Hook):
     def transform_state(self, new_state: Tensors, context: StepContext) -> Tensors:
         """Return the values to write into the state variables (moving statistics, seed state).
 
-        Leaving a name out keeps that variable as it is; the audit wants it to be declared `frozen` then.
+        A variable that is left out keeps its value; the audit requires it to be declared `frozen`.
         """
         return new_state
 
     def add_losses(self, context: StepContext) -> Tensors:
         """Return losses to add to the objective's, by name; each of shape [batch] or [].
 
-        Those of shape [batch] are multiplied by the sample weights that the data may have.
-        With `trainer.accumulation_steps` this is traced for a micro batch, and the stages after it for the whole batch.
-        Tensors made here that they need, [batch, ...], go into `context.taps`, never into an attribute.
+        Those of shape [batch] are multiplied by the data's sample weights, if it has any.
+        With `trainer.accumulation_steps` this is traced for a micro batch, and later stages for the whole batch. Pass
+        tensors [batch, ...] to these in `context.taps`, never in an attribute.
         """
         return {}
 
     def evaluate(self, context: StepContext) -> Evaluated:
-        """Return metrics of an evaluation batch, and what to keep of it for metrics of the split, or for `show`."""
+        """Return metrics of an evaluation batch, and tensors to collect for metrics of the split or for `show`."""
         return Evaluated()
 
     def gradient_point(self, latent: Tensors, context: StepContext) -> Tensors:
@@ -300,43 +300,43 @@ class GraphHook(Hook):
         return latent
 
     def transform_gradients(self, gradients: Gradients, context: StepContext) -> Gradients:
-        """Return the gradients that the optimizer gets, under the same names; None stays None where a hook froze it."""
+        """Return the gradients for the optimizer, under the same names; keep None for frozen variables."""
         return gradients
 
     def batch_sums(self, context: StepContext) -> Tensors:
-        """Return sums over the examples of the batch that `update_ops` needs, by name: float, of fixed shapes.
+        """Return sums over the examples of the batch that `update_ops` needs, by name: float, of static shapes.
 
-        Replicas see parts of the batch: values that depend on examples must be summed before they change state, or the
-        replicas diverge. Later stages find the sums over the whole batch in `context.sums`, as "<hook>/<name>".
+        Each replica sees a part of the batch: values that depend on examples must be summed before they change state,
+        or the replicas diverge. Later stages find the sums over the whole batch in `context.sums`, as "<hook>/<name>".
         """
         return {}
 
     def veto(self, context: StepContext) -> Tensors:
         """Return named bool scalars; if one is True, nothing of this step is written and the loop stops.
 
-        With several objectives, a veto holds back its own and those after it in the step; those before it have been
-        written already.
+        With several objectives, a veto discards the updates of its own objective and of the later ones in the step;
+        those of earlier ones have already been written.
         """
         return {}
 
     def update_ops(self, context: StepContext) -> list[tf.Operation | tf.Tensor]:
-        """Create and return ops that write this hook's state; they go into UPDATE_OPS and run before the apply."""
+        """Create and return ops that write this hook's state; they go into UPDATE_OPS and run before the optimizer."""
         return []
 
     def project(self, context: StepContext) -> None:
-        """Assign latent variables back into their set (mask, clip), after the optimizer, its slots and its EMA."""
+        """Project latent variables onto the feasible set (mask, clip), after the optimizer, its slots and its EMA."""
 
     def measure(self, context: StepContext) -> Tensors:
         """Return scalars to report, by name, such as "bnn/flip_ratio". Runs last; sees variables after projection.
 
-        They are taken in the first step of a report and in every seventh step, and averaged over these. A name
-        begins with that of the hook, or with a namespace of `trainer/run/results.py`.
+        They are sampled in the first step of a report and in every seventh step, and averaged over these. A name begins
+        with that of the hook, or with a namespace of `trainer/run/results.py`.
         """
         return {}
 
 
 class HostHook(Hook):
-    """Watch a run from the ends of its traced chunks, and make requests through `run.control`.
+    """Watch a run at the end of each traced chunk, and make requests through `run.control`.
 
     A host hook never changes a variable. Stages run in the hooks' order; `on_fit_end` runs for every hook even when
     one of them raises.
@@ -357,22 +357,22 @@ class HostHook(Hook):
         """Restore what `state_dict` returned."""
 
     def on_fit_begin(self, run: Run) -> None:
-        """Start: the networks are built, the step is traced and audited.
+        """Prepare for training: the networks are built, the step is traced and audited.
 
-        Nothing has been trained, or `run.from_checkpoint` is set: a resumed run, or after a rollback.
+        Called again after a rollback. `run.from_checkpoint` is False only if nothing has been trained.
         """
 
     def on_veto(self, run: Run) -> None:
-        """See which vetoes (`run.control.vetoes`) held back the step after `run.step`.
+        """Handle the vetoes (`run.control.vetoes`) that held back the step after `run.step`.
 
         Call `run.control.skip_step()` or `run.control.roll_back()`; if no hook does, the run ends.
         """
 
     def on_chunk_end(self, run: Run, report: Report | None) -> None:
-        """See the end of a chunk; `report` holds the training metrics if a report is due, else None."""
+        """Handle the end of a chunk; `report` holds the training metrics if a report is due, and is None otherwise."""
 
     def on_evaluation_end(self, run: Run, report: Report) -> None:
-        """See the metrics of a split ("validation" or "test")."""
+        """Handle the metrics of a split ("validation" or "test")."""
 
     def on_fit_end(self, run: Run, summary: dict[str, Any]) -> None:
-        """Finish, also after an error: `summary`, what `summary.json` holds, says how it ended. Close files here."""
+        """Finish and close files, also after an error; `summary`, as in `summary.json`, says how the run ended."""

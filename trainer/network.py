@@ -1,4 +1,4 @@
-"""A network: one Keras model, the optimizer that trains it, names for its variables, and checks of the user's model."""
+"""A network: a Keras model with its optimizer and names for its variables, and checks of the user's model."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Network:
         model: any built Keras 3 model. Hooks may replace it once, before training, by `rebuild_model`.
         optimizer: the Keras optimizer of this network alone. Two networks never share one.
         taps: inner tensors that hooks requested, by name. Functional models only.
-        tapped: the model with the taps as further outputs; made on first use.
+        tapped: the model with the taps as additional outputs; created on first use.
         shared: whether several objectives may train it.
         fixed: whether no objective trains it.
-        final_activations: left out of the model, since the loss takes logits; exports have them.
-        started_from: lines on initial weights that are not its own.
+        final_activations: removed from the model, since the loss takes logits; exports include them.
+        started_from: lines about initial weights that were loaded from elsewhere.
     """
 
     name: str
@@ -89,13 +89,13 @@ class Network:
     @property
     def rate_factor(self) -> tf.Variable | None:
         """Return the variable that scales the schedule of the learning rate; None if the rate is a number."""
-        from hookline.trainer.rate_schedules import ScaledRate  # a class of Keras: not imported before this module
+        from hookline.trainer.rate_schedules import ScaledRate  # imported here to keep Keras deferred
 
         rate = inner_of(self.optimizer)._learning_rate
         return rate.factor if isinstance(rate, ScaledRate) else None
 
     def lower_rate(self, factor: float) -> None:
-        """Multiply the learning rate from now on."""
+        """Multiply the learning rate by a factor from now on."""
         if (variable := self.rate_factor) is not None:
             variable.assign(variable * factor)
         else:
@@ -119,24 +119,24 @@ class Network:
 
 
 def inner_of(optimizer: keras.optimizers.Optimizer) -> Any:
-    """Return the optimizer inside a LossScaleOptimizer; any other as it is."""
+    """Return the optimizer inside a LossScaleOptimizer; return any other unchanged."""
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
 def undecayed(optimizer: keras.optimizers.Optimizer, model: keras.Model) -> list[int]:
-    """Return which trainable variables of a model have no weight decay, by `exclude_from_weight_decay`."""
+    """Return the indices of the trainable variables that `exclude_from_weight_decay` exempts from weight decay."""
     decays = inner_of(optimizer)._use_weight_decay
     return [place for place, variable in enumerate(model.trainable_variables) if not decays(variable)]
 
 
 FUNCTION_OPTIONS = "_fn_kwargs"
-"""Where losses and metrics of Keras have the arguments of their function; not every `get_config` tells them."""
+"""The attribute of Keras losses and metrics with the arguments of their function; some `get_config`s omit these."""
 
 
 def settings_of(part: Any) -> Any:
-    """Return the settings of a layer or a loss as JSON values, without names and seeds; {} where it tells none."""
+    """Return the settings of a layer or a loss as JSON values, without names and seeds; {} if it has none."""
     if isinstance(part, keras.Model | keras.layers.Lambda) or not hasattr(part, "get_config"):
-        return {}  # the layers of a model follow; the code of a function differs by its line
+        return {}  # a model's layers are listed separately; a Lambda's code depends on its line number
     try:
         config = part.get_config() | getattr(part, FUNCTION_OPTIONS, {})
         text = json.dumps(config, default=lambda each: type(each).__name__)
@@ -146,13 +146,13 @@ def settings_of(part: Any) -> Any:
 
 
 def layers_digest(model: keras.Model) -> str:
-    """Return the number of a model's layers, and a digest of their settings, the same in every process."""
+    """Return the number of a model's layers, and a digest of their settings that is the same in every process."""
     own = [[type(each).__name__, each.dtype_policy.name, settings_of(each)] for each in model._flatten_layers()]
     return f"{len(own)}, sha256 {hashlib.sha256(json.dumps(own).encode()).hexdigest()[:16]}"
 
 
 def check_model(name: str, model: Any) -> None:
-    """Refuse what is no model, and a model without variables yet."""
+    """Refuse anything but a built Keras model."""
     if not isinstance(model, keras.Model):
         raise UserError(f"The model of '{name}' is a {type(model).__name__}. Expected a built keras.Model.")
     if not model.built:
@@ -160,7 +160,7 @@ def check_model(name: str, model: Any) -> None:
 
 
 def settle(model: keras.Model) -> None:
-    """Let layers that compute with a copy of their weights, which assigning does not change, copy them again."""
+    """Refresh layers that compute with a copy of their weights; assigning the weights does not update that copy."""
     for layer in model._flatten_layers():
         if isinstance(layer, keras.layers.Normalization):
             layer.finalize_state()
@@ -169,7 +169,7 @@ def settle(model: keras.Model) -> None:
 def name_variables(
     variables: Iterable[keras.Variable], names: Mapping[int, str] | None = None
 ) -> dict[str, keras.Variable]:
-    """Return variables by their Keras path, or by `names` (of identities); a path that repeats gets "_1", "_2", ..."""
+    """Return variables by Keras path, or by `names` (keyed by `id`); repeated names get the suffixes "_1", "_2", ..."""
     named: dict[str, keras.Variable] = {}
     for variable in variables:
         named[unique_name((names or {}).get(id(variable), variable.path), named)] = variable
@@ -177,7 +177,7 @@ def name_variables(
 
 
 def _seed_names(model: keras.Model) -> dict[int, str]:
-    """Return names for seed states after the layer that draws; Keras numbers them by the process's history instead."""
+    """Return names for seed states by the layer that draws; Keras's own names depend on the history of the process."""
     return {
         id(generator.state): f"{layer.path or layer.name}/seed_generator_state"
         for layer in model._flatten_layers()
@@ -186,15 +186,15 @@ def _seed_names(model: keras.Model) -> dict[int, str]:
 
 
 SCOPE = re.compile(r"[A-Za-z0-9_.\\/>-]*")
-"""What TensorFlow takes as the name of a scope, which every layer opens."""
+"""Valid names of TensorFlow scopes; every layer opens one."""
 LONGEST_REASON = 300
 NOISE = re.compile(r"\x1b\[[0-9;]*m|\{\{.*?\}\}|\[Op:.*", re.DOTALL)
-"""Keras's colors, and positions in TensorFlow's graphs."""
+"""Parts of error messages: Keras's colors, and positions in TensorFlow's graphs."""
 
 
 @contextmanager
 def told_in_one_line(what: str, data: Data | None = None) -> Iterator[None]:
-    """Raise a `UserError` where code of the user's model raises."""
+    """Turn an error in the code of the user's model into a one-line `UserError`."""
     try:
         yield
     except (UserError, MemoryError, tf.errors.ResourceExhaustedError):
@@ -213,7 +213,7 @@ def told_in_one_line(what: str, data: Data | None = None) -> Iterator[None]:
 
 
 def shape_hint(data: Data) -> str:
-    """Return a sentence on the option that leaves examples their shape, where an axis of channels was added to them."""
+    """Return a hint at the option that leaves examples as stored, if an axis of channels was added to them, else ""."""
     if data.preparation is None or data.preparation.axes != "new":
         return ""
     return f" data.channels=none leaves examples as they are stored, {list(data.preparation.raw_shape)}."
@@ -223,7 +223,7 @@ OF_TRAINING = ("train_step", "test_step", "compute_loss", "compute_metrics")
 
 
 def check_training(model: keras.Model) -> None:
-    """Refuse a model with a training of its own, which a step here would not call."""
+    """Refuse a model that overrides Keras's training methods, which are not called here."""
     for name in OF_TRAINING:
         if getattr(type(model), name) is not getattr(keras.Model, name):
             raise UserError(
@@ -233,7 +233,7 @@ def check_training(model: keras.Model) -> None:
 
 
 def check_names(model: keras.Model) -> None:
-    """Refuse layers with names that TensorFlow has no scope for."""
+    """Refuse layers with names that are not valid scope names in TensorFlow."""
     for layer in model._flatten_layers():
         if not SCOPE.fullmatch(layer.name):
             raise UserError(

@@ -1,4 +1,4 @@
-"""Objectives, their batches, what they show, and the checks that networks and objectives fit together."""
+"""Objectives, their batches, what they display, and checks that networks and objectives fit together."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Embedding:
 
     Attributes:
         vectors: float [examples, d].
-        labels: texts or numbers beside each example, by the name of the column: [examples] each.
-        images: numbers [examples, height, width, 1 or 3] in any range, such as thumbnails; None for none.
+        labels: text or numeric metadata of the examples by column name, each [examples].
+        images: numbers [examples, height, width, 1 or 3] in any range, such as thumbnails; None for no images.
     """
 
     vectors: np.ndarray
@@ -32,7 +32,7 @@ class Embedding:
 
 @dataclass
 class Shown:
-    """Hold pictures, embeddings and distributions to show, by name.
+    """Hold pictures, embeddings and distributions to display, by name.
 
     Attributes:
         pictures: float [height, width, channels] in [0, 1], 1 or 3 channels.
@@ -45,24 +45,24 @@ class Shown:
     distributions: dict[str, np.ndarray] = field(default_factory=dict)
 
     def add(self, other: Shown, scope: str = "") -> None:
-        """Add the entries of another, with a prefix before its names."""
+        """Add the entries of another, with the prefix `scope` before its names."""
         self.pictures |= {scope + name: each for name, each in other.pictures.items()}
         self.embeddings |= {scope + name: each for name, each in other.embeddings.items()}
         self.distributions |= {scope + name: each for name, each in other.distributions.items()}
 
 
 Batch: TypeAlias = "dict[str, tf.Tensor]"
-"""A batch: "inputs" [batch, ...], "targets" [batch, ...], and whatever else the source gives."""
+"""A batch: "inputs" [batch, ...], "targets" [batch, ...], and any other entries of the source."""
 
 SOFT_TARGETS = "target_shares"
-"""The entry that replaces "targets" if augmentation mixed examples: float32 [batch, classes], each row adds up to 1."""
+"""The entry that replaces "targets" if augmentation mixed examples: float32 [batch, classes], each row sums to 1."""
 SAMPLE_WEIGHTS = "sample_weights"
-"""The weight of each example, if a source gives it: float32 [batch], 0 or more, as Keras's `sample_weight`.
-Losses of shape [batch] are multiplied by it, and divided by the number of examples. Metrics are weighted averages."""
+"""The weight of each example, if the source has it: float32 [batch], 0 or more, like Keras's `sample_weight`.
+Losses of shape [batch] are multiplied by it, then averaged over all examples. Metrics are weighted means."""
 
 
 class ForwardFunction(Protocol):
-    """Run networks for an objective, and give seeds for its draws.
+    """Run networks for an objective, and provide seeds for its random draws.
 
     Attributes:
         training: whether this is a training step, not an evaluation.
@@ -71,25 +71,25 @@ class ForwardFunction(Protocol):
     training: bool
 
     def __call__(self, name: str, inputs: Any) -> Any:
-        """Return what the model of the network `name` returns for `inputs`."""
+        """Return the outputs of the network `name` for `inputs`."""
 
     def stateless_seed(self, salt: str) -> tf.Tensor:
         """Return a seed for `tf.random.stateless_*`, such as for a generator's noise.
 
-        In training it is a pure function of (run seed, objective, which of its updates, step, micro batch, salt). In
-        an evaluation it depends on the run seed and the salt alone, so that evaluations can be compared.
+        In training it is a pure function of (run seed, objective, its update, step, micro batch, replica, salt). In an
+        evaluation it depends on the run seed and the salt alone, so that evaluations can be compared.
 
         Args:
-            salt: what the draw is for. Two draws of one objective need two salts.
+            salt: names the draw. Each draw of an objective needs its own salt.
 
         Returns:
             int32 tensor of shape [2].
         """
 
     def gradients(self, value: tf.Tensor, sources: Sequence[tf.Tensor]) -> list[tf.Tensor | None]:
-        """Return gradients that are part of the loss, such as the slope in a gradient penalty: float32, one per source.
+        """Return gradients for use within a loss, such as in a gradient penalty: float32, one per source.
 
-        They can be differentiated again, as those of `tf.gradients`, and are scaled in float16, see `LossScale`.
+        They are differentiable, like those of `tf.gradients`, and use loss scaling in float16, see `LossScale`.
 
         Args:
             value: scalar.
@@ -98,18 +98,18 @@ class ForwardFunction(Protocol):
 
 
 Examples = Callable[[Sequence[int]], dict[str, np.ndarray]]
-"""Called with positions in a split; returns a batch of arrays, "inputs" and "targets" among them."""
+"""Called with positions in a split; returns a batch of arrays, including "inputs" and "targets"."""
 
 
 def hard_labels(batch: Batch, reader: str) -> tf.Tensor:
-    """Return the batch's targets, for code that cannot handle shares of several classes.
+    """Return the batch's targets, for code that needs hard labels and cannot handle soft targets.
 
     Args:
-        batch: of training or evaluation.
-        reader: who asks, such as "hooks.center_loss".
+        batch: a training or evaluation batch.
+        reader: the caller's name for the error message, such as "hooks.center_loss".
 
     Raises:
-        UserError: the examples are mixed, or their targets are rows of shares.
+        UserError: the targets are soft: examples were mixed, or each target is a row of class shares.
     """
     if SOFT_TARGETS in batch:
         raise UserError(
@@ -124,13 +124,13 @@ class ObjectiveOutput:
     """Hold the results of an objective for one batch.
 
     Attributes:
-        losses: name to tensor of shape [batch] (one loss per example) or [] (a mean already). Their sum is minimized.
-        metrics: name to tensor of shape [batch] or []; averaged over examples, never minimized.
-        outputs: what hooks see as the outputs, such as logits [batch, classes].
+        losses: tensors by name, of shape [batch] (one per example) or [] (already a mean). Their sum is minimized.
+        metrics: tensors by name, of shape [batch] or []; averaged over examples, never minimized.
+        outputs: the outputs that hooks see, such as logits [batch, classes].
         collected: tensors [batch, ...] by name that an evaluation keeps for the whole split; training ignores them.
-        counts: how many values each example's loss or metric is a mean of, float32 [batch] by "loss/<name>" or
-            "metric/<name>", where examples differ in that (see `Objective.uneven`): the mean over examples is in these,
-            as one over all values.
+        counts: the number of values that each example's loss or metric is a mean of, float32 [batch] by "loss/<name>"
+            or "metric/<name>", if it differs between examples (see `Objective.uneven`). The mean over examples is
+            weighted by it, which makes it the mean over all values.
     """
 
     losses: dict[str, tf.Tensor]
@@ -147,12 +147,12 @@ class Objective(ABC):
         name: unique among the objectives of a run.
         trains: names of the networks whose variables this objective may change. It runs other networks without
             changing their weights, moving statistics, seed state or optimizer.
-        class_losses: names of its losses of shape [batch] that `trainer.class_weights` weighs by the classes in
+        class_losses: names of its losses of shape [batch] that `trainer.class_weights` weights by the classes in
             "targets" or "target_shares".
         updates: how many times a step runs this objective, each time on its own equal part of the batch (n_critic of a
             GAN). Metrics are averages over the runs.
-        uneven: whether `compute` may return `counts`. Micro batches and replicas then need those of the whole batch
-            beforehand, by a pass of which nothing else is computed.
+        uneven: whether `compute` may return `counts`. With micro batches or replicas, an extra pass then computes the
+            counts of the whole batch beforehand, and nothing else.
     """
 
     name: str = "objective"
@@ -164,11 +164,11 @@ class Objective(ABC):
     def begin(self, networks: Mapping[str, Network]) -> list[tf.Operation]:
         """Create and return ops that must run before this objective reads any variable, such as `copy_network`.
 
-        They run once for each run of the objective (`updates` times a step), in order, and write variables of networks
-        in `trains`. A veto earlier in the step holds them back; a later one does not undo them.
+        They run in order, once for each run of the objective (`updates` times per step), and write variables of
+        networks in `trains`. An earlier veto in the step prevents them; a later one does not undo them.
 
         Args:
-            networks: of the run, by name.
+            networks: all networks of the run, by name.
         """
         return []
 
@@ -176,19 +176,19 @@ class Objective(ABC):
     def compute(self, forward: ForwardFunction, batch: Batch) -> ObjectiveOutput:
         """Run the networks on a batch and return losses, metrics and outputs.
 
-        Traced once and pure: it writes no variable and no file.
+        Traced once; must be pure: it writes no variable and no file.
 
         Args:
             forward: `forward(network_name, inputs)` runs a network with its transformed weights;
-                `forward.stateless_seed(salt)` is the seed of a draw.
-            batch: as the input gives it, or the part of it that this run of the objective has.
+                `forward.stateless_seed(salt)` returns the seed for a random draw.
+            batch: the batch of the step or evaluation, or the part of it for this run of the objective.
         """
 
     def sample(self, forward: ForwardFunction) -> dict[str, tf.Tensor]:
-        """Return tensors that the networks make without data, such as generated samples, by name.
+        """Return tensors that the networks generate without data, such as samples, by name.
 
         Runs once for each evaluation of a split, after all batches, with the weights that evaluation uses; the result
-        is added to the collected tensors of `compute`. Traced once and pure; draws are functions of the run's seed.
+        is added to the collected tensors of `compute`. Traced once; must be pure: draws depend only on the run's seed.
 
         Args:
             forward: `forward(network_name, inputs)` runs a network with its transformed weights, not in training mode.
@@ -198,28 +198,28 @@ class Objective(ABC):
     def split_metrics(self, collected: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Return metrics that are not averages over batches, such as recall@k: scalars by name.
 
-        Traced once and pure.
+        Traced once; must be pure.
 
         Args:
-            collected: what `compute` collected, over all examples of the split: [examples, ...] by name; and what
-                `sample` returned.
+            collected: the tensors that `compute` collected over all examples of the split, [examples, ...] by name, and
+                those that `sample` returned.
         """
         return {}
 
     def show(self, collected: dict[str, np.ndarray], examples: Examples) -> Shown:
-        """Return pictures and embeddings of examples to show now.
+        """Return pictures and embeddings of examples to display.
 
         Args:
-            collected: what `compute` collected and `sample` returned in the latest evaluation; empty before the first.
-            examples: returns rows of that split as a batch of arrays, by their positions in it.
+            collected: the tensors of `compute` and `sample` from the latest evaluation; empty before the first.
+            examples: function that returns the examples at given positions in that split, as a batch of arrays.
         """
         return Shown()
 
 
 def check_ownership(networks: Sequence[Network], objectives: Sequence[Objective]) -> None:
-    """Refuse networks and objectives that do not fit together: each network is trained by exactly one objective.
+    """Refuse networks not trained by exactly one objective; shared ones may have several, fixed ones must have none.
 
-    Unless it is shared or fixed. Names are unique, and no variable and no optimizer belongs to two networks.
+    Names must be unique, and no variable or optimizer may belong to two networks.
     """
     _check_names("network", [network.name for network in networks])
     _check_names("objective", [objective.name for objective in objectives])
@@ -281,10 +281,10 @@ LARGEST = 32  # pixels a side
 
 
 def thumbnails(images: tf.Tensor) -> tf.Tensor:
-    """Return images of at most 32 pixels a side, shrunk by area with their proportions kept; small ones as they are.
+    """Return images shrunk by area to at most 32 pixels a side, keeping the aspect ratio; small ones are unchanged.
 
     Args:
-        images: numbers [batch, height, width, channels], of known height and width.
+        images: numbers [batch, height, width, channels], of static height and width.
 
     Returns:
         float32 [batch, height, width, channels], in the range of the images.
@@ -298,25 +298,25 @@ def thumbnails(images: tf.Tensor) -> tf.Tensor:
 
 
 def enlarged(images: np.ndarray, smallest: int) -> np.ndarray:
-    """Return images in [-1, 1] as RGB in [0, 1], each pixel repeated until a side has so many; NaN is black."""
+    """Return images in [-1, 1] as RGB in [0, 1], pixels repeated to `smallest` or more a side; NaN is black."""
     times = max(1, math.ceil(smallest / min(images.shape[1:3])))
     pixels = np.clip((np.nan_to_num(images.astype(np.float32), nan=-1.0) + 1.0) / 2.0, 0.0, 1.0)
     return np.broadcast_to(pixels, (*pixels.shape[:3], 3)).repeat(times, axis=1).repeat(times, axis=2)
 
 
 def in_rows(images: np.ndarray) -> list[np.ndarray]:
-    """Return images [n, ...] as the rows of a square, the last one perhaps shorter, for `sheet`."""
+    """Split images [n, ...] into the rows of a square grid for `sheet`; the last row may be shorter."""
     columns = math.ceil(math.sqrt(len(images)))
     return [images[start : start + columns] for start in range(0, len(images), columns)]
 
 
 def sheet(rows: Sequence[Sequence[np.ndarray] | np.ndarray], gap: int, apart: int = 0) -> np.ndarray:
-    """Return one picture of images [height, width, channels] of one size, clipped to [0, 1], in rows on white.
+    """Arrange equally sized images [height, width, channels] in rows on a white picture, clipped to [0, 1].
 
     Args:
-        rows: of images, from the top; each from the left, and at least one in the first row.
-        gap: pixels of white around each image.
-        apart: further pixels between the first column and the others.
+        rows: rows of images, from top to bottom and left to right; at least one image in the first row.
+        gap: white pixels around each image.
+        apart: additional pixels between the first column and the others.
     """
     height, width, channels = rows[0][0].shape
     shape = (len(rows) * (height + gap) + gap, max(map(len, rows)) * (width + gap) + gap + apart, channels)

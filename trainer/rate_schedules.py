@@ -1,4 +1,4 @@
-"""Schedules of Keras: one cycle, and those that hold another: a warm-up, several updates a step, a share of it."""
+"""Keras learning-rate schedules: one cycle, and wrappers for warm-up, several updates per step and a scale factor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tensorflow as tf
 
 
 class _Holder(keras.optimizers.schedules.LearningRateSchedule):
-    """Hold another schedule, and the number that NUMBER names."""
+    """Wrap another schedule, with a number in the attribute that NUMBER names."""
 
     NUMBER: ClassVar[str]
 
@@ -31,7 +31,7 @@ class _Holder(keras.optimizers.schedules.LearningRateSchedule):
 
 @keras.saving.register_keras_serializable(package="hookline")
 class Warmup(_Holder):
-    """Raise the rate linearly from 0 over the first steps, then follow another schedule."""
+    """Multiply a schedule or a constant rate by a factor that rises linearly from 0 to 1 over the first `steps`."""
 
     NUMBER = "steps"
     steps: int
@@ -43,7 +43,7 @@ class Warmup(_Holder):
 
 @keras.saving.register_keras_serializable(package="hookline")
 class OneCycle(keras.optimizers.schedules.LearningRateSchedule):
-    """Rise from a share of the rate to all of it, then fall to another share, each along half a cosine."""
+    """Rise from `first_fraction` to all of the rate, then fall to `final_fraction` of it, each along half a cosine."""
 
     def __init__(self, rate: float, top: int, total: int, first_fraction: float, final_fraction: float) -> None:
         super().__init__()
@@ -66,19 +66,19 @@ class OneCycle(keras.optimizers.schedules.LearningRateSchedule):
 
 @keras.saving.register_keras_serializable(package="hookline")
 class SeveralUpdates(_Holder):
-    """Follow a schedule of steps with an optimizer that makes several updates in each step."""
+    """Apply a schedule over steps to an optimizer that makes several updates in each step."""
 
     NUMBER = "updates"
     updates: int
 
     def __call__(self, step: Any) -> tf.Tensor:
-        """Return the rate of an update: that of the step it is made in."""
+        """Return the rate of the step that an update belongs to."""
         return tf.cast(self.schedule(tf.cast(step, tf.int64) // self.updates), tf.float32)
 
 
 @keras.saving.register_keras_serializable(package="hookline")
 class ScaledRate(_Holder):
-    """Follow a schedule at a share of its rate, `factor`, which can be lowered during the run."""
+    """Multiply a schedule by `factor`, a variable that can be lowered during the run."""
 
     NUMBER = "factor"
 

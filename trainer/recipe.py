@@ -14,7 +14,7 @@ from hookline.trainer.objective import Objective
 
 @dataclass(frozen=True)
 class Recipe:
-    """Hold what a recipe's builder returns.
+    """Hold the result of a recipe's builder.
 
     Attributes:
         networks: with unique names; their optimizers are not built yet.
@@ -27,14 +27,14 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Parts:
-    """Give a recipe's builder what the config describes.
+    """Hold the parts that a config describes, for a recipe's builder.
 
     Attributes:
         data: the opened data.
-        build_model: returns a new model as `model` in the config says; keyword arguments are passed on.
-        build_optimizer: returns a new optimizer as `optimizer` and `schedule` in the config say. It takes two keyword
-            arguments: `learning_rate`, another one than the config's (None: the config's), and `updates`, how many
-            updates the network makes in a step (1), so that the schedule ends with the run.
+        build_model: returns a new model as configured under `model`; keyword arguments are passed on.
+        build_optimizer: returns a new optimizer as configured under `optimizer` and `schedule`. It takes two keyword
+            arguments: `learning_rate`, which overrides the config's (None keeps it), and `updates`, the number of
+            updates that the network makes per step (default 1), so that the schedule ends with the run.
         plugins: packages that the user allows, also for other runs that the recipe loads.
     """
 

@@ -1,7 +1,7 @@
-"""Schedules of the learning rate: constant, in steps, along a cosine, exponential, one cycle; most after a warm-up.
+"""Learning-rate schedules: constant, step, cosine, exponential and one-cycle; all but the last may have a warm-up.
 
-Each takes the full rate, the steps of the run, and how long the rate first rises from 0: `warmup_steps`, fewer than
-all, or `warmup_fraction`, the same as a share of all steps, in [0, 1). What is out of range is a `UserError`.
+Each takes the full rate and the steps of the run. During the warm-up the rate rises from 0, for `warmup_steps`, fewer
+than all, or for `warmup_fraction` of all steps, in [0, 1). Values out of range raise a `UserError`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _check_cosine(final_fraction: float, warmup_steps: int, warmup_fraction: flo
 def constant(
     learning_rate: float, total_steps: int, *, warmup_steps: int = 0, warmup_fraction: float = 0.0
 ) -> float | Schedule:
-    """Return the same rate for every step."""
+    """Return a constant rate, with an optional warm-up."""
     return _warmed(learning_rate, _warmup_length(total_steps, warmup_steps, warmup_fraction))
 
 
@@ -48,7 +48,7 @@ def step(
 ) -> float | Schedule:
     """Return a rate that is multiplied by a factor above 0 at each milestone.
 
-    The milestones are shares of all steps, rising, in (0, 1), each at a step of its own.
+    The milestones are increasing fractions of all steps, in (0, 1), each at a different step.
     """
     starts = [round(milestone * total_steps) for milestone in milestones]
     if any(not 0 < start < total_steps for start in starts) or sorted(set(starts)) != starts:
@@ -58,7 +58,7 @@ def step(
     rates = [learning_rate * factor**power for power in range(len(starts) + 1)]
     if not starts:
         return _warmed(learning_rate, warmup)
-    # Keras takes the last step of each rate.
+    # Keras expects the last step of each rate.
     return _warmed(keras.optimizers.schedules.PiecewiseConstantDecay([start - 1 for start in starts], rates), warmup)
 
 
@@ -73,7 +73,7 @@ def cosine(
 ) -> Schedule:
     """Return a rate that falls along half a cosine (Loshchilov and Hutter, SGDR, 2017, equation 5, one period).
 
-    At the end it would be `final_fraction`, in [0, 1], of the full rate; the last step has nearly that.
+    It would reach `final_fraction`, in [0, 1], of the full rate one step after the last.
     """
     warmup = _warmup_length(total_steps, warmup_steps, warmup_fraction)
     return keras.optimizers.schedules.CosineDecay(
@@ -99,9 +99,9 @@ def exponential(
     warmup_steps: int = 0,
     warmup_fraction: float = 0.0,
 ) -> Schedule:
-    """Return a rate that falls by the same factor in every step, to `final_fraction`, in (0, 1], of the full rate.
+    """Return a rate that decays by the same factor in every step, to `final_fraction`, in (0, 1], of the full rate.
 
-    It falls during the warm-up, too, which it is multiplied by.
+    It also decays during the warm-up, which multiplies it.
     """
     falling = keras.optimizers.schedules.ExponentialDecay(learning_rate, total_steps, final_fraction)
     return _warmed(falling, _warmup_length(total_steps, warmup_steps, warmup_fraction))
@@ -122,10 +122,10 @@ def one_cycle(
     peak: float = 0.3,
     final_fraction: float = 4e-6,
 ) -> Schedule:
-    """Return a rate that rises to the full one and falls far below its beginning, each along half a cosine.
+    """Return a rate that rises to the full rate, then falls far below its initial value, each along half a cosine.
 
     "Super-convergence" of Smith and Topin 2018 (arXiv 1708.07120), with the defaults of PyTorch's OneCycleLR. The full
-    rate, which may be several times the usual one, is reached at `peak`, a share of all steps.
+    rate, which may be several times the usual one, is reached at `peak`, a fraction of all steps.
     """
     from hookline.trainer.rate_schedules import OneCycle
 
@@ -134,13 +134,13 @@ def one_cycle(
 
 
 def _warmed(schedule: float | Schedule, warmup: int) -> float | Schedule:
-    from hookline.trainer.rate_schedules import Warmup  # a class of Keras: not for a look at options
+    from hookline.trainer.rate_schedules import Warmup  # loads Keras, which checks of options do not need
 
     return Warmup(schedule, warmup) if warmup else schedule
 
 
 def _warmup_length(total_steps: int, warmup_steps: int, warmup_fraction: float) -> int:
-    """Return the steps of the warm-up."""
+    """Return the number of warm-up steps."""
     if warmup_steps >= total_steps:
         raise UserError(
             f"schedule.warmup_steps={warmup_steps} received for {total_steps} steps. Expected fewer than all steps."

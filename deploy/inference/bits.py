@@ -11,12 +11,12 @@ WORD = 8  # bytes of a word: XOR and popcount work on uint64
 
 
 def stream_bytes(count: int, bits: int) -> int:
-    """Return the bytes of a stream."""
+    """Return the size of a stream in bytes."""
     return -(-count * bits // 8)
 
 
 def pack_stream(values: np.ndarray, bits: int) -> np.ndarray:
-    """Return a stream of numbers, lowest bit first, zero bits at its end: uint8 [ceil(n * bits / 8)]."""
+    """Return numbers as a stream, lowest bit first, zero-padded at the end: uint8 [ceil(n * bits / 8)]."""
     if bits == 8:
         return values.astype(np.uint8)
     digits = values.astype(np.uint8)[:, None] >> np.arange(bits, dtype=np.uint8) & np.uint8(1)
@@ -32,12 +32,12 @@ def unpack_stream(stream: np.ndarray, count: int, bits: int) -> np.ndarray:
 
 
 def encode_order(array: np.ndarray) -> np.ndarray:
-    """Return the entries of a kernel as a file holds them: all of an output channel together."""
+    """Return the entries of a kernel in the order of files: one output channel after the other."""
     return np.moveaxis(array, -1, 0).reshape(-1)
 
 
 def from_order(flat: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-    """Return the array whose `encode_order` is given: [..., channels]."""
+    """Return the array [..., channels] from its entries in the order of files."""
     return np.moveaxis(flat.reshape(shape[-1], *shape[:-1]), 0, -1)
 
 
@@ -47,12 +47,12 @@ def pack_last(positive: np.ndarray) -> np.ndarray:
 
 
 def unpack_last(packed: np.ndarray, last: int) -> np.ndarray:
-    """Return the bits of `pack_last`: uint8 [..., last]."""
+    """Return bits packed by `pack_last`: uint8 [..., last]."""
     return np.unpackbits(packed, axis=-1, count=last, bitorder="little")
 
 
 def as_words(packed: np.ndarray) -> np.ndarray:
-    """Return bytes of the last axis as words, with zero bytes at their end: uint64 [rows, ceil(bytes / 8)]."""
+    """Return rows of bytes as words, zero-padded at the end: uint64 [rows, ceil(bytes / 8)]."""
     rows, length = packed.shape
     missing = -length % WORD
     if missing or not packed.flags.c_contiguous:
@@ -62,24 +62,24 @@ def as_words(packed: np.ndarray) -> np.ndarray:
     return packed.view(np.uint64)
 
 
-BLOCK = 2**15  # words of an intermediate result: 256 KiB, and as many bytes for the counts
-DEEPEST = 1000  # words in a 16-bit sum: up to 64 bits of each may differ
+BLOCK = 2**15  # words of an intermediate result: 256 KiB, plus a byte per word for the counts
+DEEPEST = 1000  # most words in a 16-bit sum: each adds up to 64 bits
 
-Sums = Callable[[np.ndarray], np.ndarray]  # sums products of signs: uint64 [rows, words] to int32 [rows, units]
+Sums = Callable[[np.ndarray], np.ndarray]  # dot products of packed signs: uint64 [rows, words] to int32 [rows, units]
 Products = Callable[[np.ndarray], np.ndarray]
-"""Multiplies floats with a kernel of signs: float32 [rows, n] to float32 [rows, units]."""
+"""Multiplies floats by a kernel of signs: float32 [rows, n] to float32 [rows, units]."""
 
 
 @dataclass(frozen=True)
 class Backend:
-    """Hold what computes with kernels of signs."""
+    """Functions that compute with kernels of signs."""
 
-    sums: Callable[[np.ndarray, int], Sums]  # of a kernel uint64 [units, words] and the signs in a sum
-    products: Callable[[np.ndarray], Products]  # of a kernel float32 [n, units] of -1 and +1
+    sums: Callable[[np.ndarray, int], Sums]  # from a kernel uint64 [units, words] and the number of signs in a sum
+    products: Callable[[np.ndarray], Products]  # from a kernel float32 [n, units] of -1 and +1
 
 
 def numpy_sums(kernel: np.ndarray, count: int) -> Sums:
-    """Return what computes sums with a kernel, in NumPy."""
+    """Return the function that computes dot products with a kernel in NumPy."""
     turned = np.ascontiguousarray(kernel.T)
 
     def sums(words: np.ndarray) -> np.ndarray:
@@ -92,7 +92,7 @@ def numpy_sums(kernel: np.ndarray, count: int) -> Sums:
 
 
 def _count_differences(words: np.ndarray, turned: np.ndarray) -> np.ndarray:
-    """Return how many bits differ, int32 [rows, units], from uint64 [rows, words] and [words, units]."""
+    """Return the number of differing bits, int32 [rows, units], of uint64 [rows, words] and [words, units]."""
     deep, units = turned.shape
     found = np.zeros((len(words), units), np.int32)
     dtype = np.uint16 if deep <= DEEPEST else np.int32

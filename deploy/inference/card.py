@@ -1,4 +1,4 @@
-"""The card of a file, read."""
+"""The card of an exported file: reading and writing."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Card:
 
     network: str  # its name in the run
     checkpoint: str  # "best" or "last"
-    step: int  # steps made when it was written
-    shape: tuple[int, ...]  # of one input; () of several
-    classes: tuple[str, ...] = ()  # what each output is called; empty if outputs are not classes
-    preparation: Preparation | None = None  # how raw examples become inputs; None if the run's data does not say
-    activation: str | None = None  # "softmax" or "sigmoid" that outputs come out of; None for logits, or no classes
-    inputs: Mapping[str, Preparation] = field(default_factory=dict)  # how each of several inputs is made, by name
+    step: int  # steps completed when it was written
+    shape: tuple[int, ...]  # of one input; () for several
+    classes: tuple[str, ...] = ()  # names of the outputs; empty if they are not classes
+    preparation: Preparation | None = None  # how raw examples become inputs; None if the run's data does not define it
+    activation: str | None = None  # final "softmax" or "sigmoid"; None for logits, or without classes
+    inputs: Mapping[str, Preparation] = field(default_factory=dict)  # preparation of each of several inputs, by name
 
     def as_json(self) -> dict[str, Any]:
         values = {"version": VERSION, **asdict(self)}
@@ -59,13 +59,13 @@ def _preparation(value: Mapping[str, Any]) -> Preparation:
 
 
 def card_path(path: Path) -> Path:
-    """Return the path of the card beside an export that cannot hold it."""
+    """Return the path of the card next to an export that cannot contain it."""
     path = path.absolute()  # "." has no name
     return path.with_name(f"{path.name}.json")
 
 
 def write_card(path: Path, card: Card) -> None:
-    """Write a card beside its export."""
+    """Write a card next to its export."""
     write_whole(card_path(path), json.dumps(card.as_json(), indent=2) + "\n")
 
 

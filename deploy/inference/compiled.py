@@ -13,7 +13,7 @@ numba, extending = (
     import_optional(module, extra="fast", needed_by="kernels=numba") for module in ("numba", "numba.extending")
 )
 
-ROWS = 32  # rows that are combined with the same units while both are in the first-level cache
+ROWS = 32  # rows that are combined with the same units while both are in the L1 cache
 
 
 @extending.intrinsic
@@ -26,12 +26,12 @@ def _count_bits(_: Any, value: Any) -> tuple[Any, Any]:
 
 @numba.njit(nogil=True, cache=True)
 def _sums(words: np.ndarray, kernel: np.ndarray, count: int, found: np.ndarray) -> None:
-    """Write the sums, int32 [rows, units], of uint64 [rows, words] and [units, words]."""
+    """Write the dot products of packed signs, int32 [rows, units], of uint64 [rows, words] and [units, words]."""
     rows, deep = words.shape
     units = len(kernel)
     for start in range(0, rows, ROWS):
         stop = min(rows, start + ROWS)
-        four = units // 4 * 4 if rows > 1 else 0  # a single row is bound by memory, and one stream is read fastest
+        four = units // 4 * 4 if rows > 1 else 0  # a single row is memory-bound, and one stream is read fastest
         for unit in range(0, four, 4):
             a, b, c, d = kernel[unit], kernel[unit + 1], kernel[unit + 2], kernel[unit + 3]
             for row in range(start, stop):
@@ -82,7 +82,7 @@ def _products(inputs: np.ndarray, kernel: np.ndarray, found: np.ndarray) -> None
 
 
 def numba_products(kernel: np.ndarray) -> Products:
-    """Return the product of floats with signs, which take one byte each instead of four: less to read."""
+    """Return the compiled function that multiplies floats by signs, kept as int8 because less memory is read."""
     signs = np.ascontiguousarray(kernel.T.astype(np.int8))
 
     def products(inputs: np.ndarray) -> np.ndarray:
@@ -94,7 +94,7 @@ def numba_products(kernel: np.ndarray) -> Products:
 
 
 def numba_sums(kernel: np.ndarray, count: int) -> Sums:
-    """Return what computes sums with a kernel, compiled."""
+    """Return the compiled function that computes dot products with a kernel."""
     kernel = np.ascontiguousarray(kernel)
 
     def sums(words: np.ndarray) -> np.ndarray:

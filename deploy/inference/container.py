@@ -1,7 +1,7 @@
-"""The container of packed and sparse files.
+"""The container format of packed and sparse files.
 
-What a file holds is covered by its SHA-256, so it is what was written. A forged one may raise any error while it is
-read, which `reading` turns into one line; nothing in it is executed, and the memory that it claims is bounded.
+A file contains the SHA-256 of its content, which detects damage. A forged file may raise any error while it is read,
+which `reading` reports in one line; nothing in it is executed, and the memory that it claims is bounded.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DTYPES = {
     "I8": np.int8, "I16": np.int16, "I32": np.int32, "I64": np.int64,
     "F16": np.float16, "F32": np.float32, "F64": np.float64,
 }  # fmt: skip
-MAX_TEXT = 2**22  # bytes of the header, and of a compressed text: some ten thousand arrays
+MAX_TEXT = 2**22  # most bytes of the header, and of an expanded text: some ten thousand arrays
 PREFIX = 8
 ALIGNMENT = 8
 METADATA, DIGEST = "__metadata__", "sha256"
@@ -41,7 +41,7 @@ def require(holds: bool, problem: str) -> None:
 
 @contextmanager
 def reading(path: Path, what: str) -> Iterator[None]:
-    """Turn whatever goes wrong while a file is read into one line."""
+    """Convert any error while a file is read to a `UserError` of one line."""
     try:
         yield
     except OSError as error:
@@ -57,8 +57,8 @@ def to_json(value: Any) -> str:
 
 
 def write_container(path: Path, kind: str, model: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> None:
-    """Write a file whole or not at all."""
-    ordered = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))  # so each one is aligned
+    """Write a file atomically."""
+    ordered = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))  # keeps each one aligned
     codes = {np.dtype(dtype): code for code, dtype in DTYPES.items()}
     entries, content, end = {}, [], 0
     for name in ordered:
@@ -94,20 +94,20 @@ def _array(data: bytes, entry: Mapping[str, Any]) -> np.ndarray:
 
 
 def container_sizes(path: Path) -> tuple[int, int]:
-    """Return the bytes of the header of a file that was just written, with its length, and those of the arrays."""
+    """Return the bytes of the header, with its length prefix, and of the arrays in a file that was just written."""
     with path.open("rb") as file:
         header = PREFIX + len(_read_header(file))
     return header, path.stat().st_size - header
 
 
 def _header(metadata: Mapping[str, str], entries: Mapping[str, Any]) -> bytes:
-    """Return the one form of a header: spaces at its end align the arrays."""
+    """Return the canonical header, padded with spaces to align the arrays."""
     text = to_json({METADATA: metadata, **entries}).encode("ascii")
     return text + b" " * (-len(text) % ALIGNMENT)
 
 
 def _digest(metadata: Mapping[str, str], entries: Mapping[str, Any], content: Sequence[bytes | memoryview]) -> str:
-    """Return the digest of all that a file holds beside it."""
+    """Return the digest of everything in a file except the digest itself."""
     found = hashlib.sha256(_header(metadata, entries))
     for part in content:
         found.update(part)
@@ -126,7 +126,7 @@ def compress_json(value: Any) -> np.ndarray:
 
 
 def expand_json(stream: np.ndarray) -> Any:
-    """Return the values that `compress_json` has compressed."""
+    """Return the values that `compress_json` compressed."""
     expander = zlib.decompressobj()
     text = expander.decompress(stream.tobytes(), MAX_TEXT)
     require(expander.eof, f"a text in it has more than {MAX_TEXT:,} bytes, or is cut off.")

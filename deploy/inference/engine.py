@@ -1,4 +1,4 @@
-"""Run a file on NumPy alone."""
+"""Inference with a packed file on NumPy alone."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from hookline.deploy.inference.graph import BINARY, FIELDS, FLOAT, Context, Grap
 from hookline.trainer.errors import UserError, check_choice
 
 NUMPY, NUMBA = "numpy", "numba"
-CHUNK = 2**22  # bytes of the values of some examples that run together
-MAX_ENTRIES = 2**28  # of a value of one example: 1 GiB in float32
+CHUNK = 2**22  # bytes of the values of examples that run together
+MAX_ENTRIES = 2**28  # most entries in a value of one example: 1 GiB in float32
 STEPS: dict[str, Callable[[Context], Made]] = {op: getattr(layers, op, layers.pointwise) for op in FIELDS}
-"""The builder of each operation's step: the function of its name, if there is one."""
+"""The builder of each operation's step: the function of the same name in `layers`, or else `pointwise`."""
 
 
 class Model:
-    """A network that runs on NumPy. Several threads may use one model.
+    """A network that runs on NumPy. Several threads may share one model.
 
     Attributes:
-        graph: of the network.
-        values: description of each value, by name.
+        graph: the graph of the network.
+        values: descriptions of all values, by name.
     """
 
     def __init__(self, graph: Graph, tensors: Mapping[str, np.ndarray], backend: Backend = NUMPY_BACKEND) -> None:
@@ -41,7 +41,7 @@ class Model:
             self._steps.append(step)
         last = {name: number for number, op in enumerate(graph.ops) for name in (*op.inputs, op.output)}
         last[graph.output] = len(graph.ops)
-        self._spent: list[list[str]] = [[] for _ in range(len(graph.ops) + 1)]  # values that are free after each step
+        self._spent: list[list[str]] = [[] for _ in range(len(graph.ops) + 1)]  # values to free after each step
         for name, number in last.items():
             self._spent[number].append(name)
         widest = max(sum(_bytes(self.values[name]) for name in (*op.inputs, op.output)) for op in graph.ops)
@@ -54,7 +54,7 @@ class Model:
         """Return the outputs: float32 [batch, ...].
 
         Args:
-            inputs: real numbers [batch, *shape], as the network saw them in training.
+            inputs: real numbers [batch, *shape], prepared as in training.
 
         Raises:
             UserError: the inputs have another shape or are not numbers.
@@ -84,8 +84,8 @@ def load_model(path: str | Path, kernels: str = NUMPY) -> Model:
     """Return the model of a packed file.
 
     Args:
-        path: of the file.
-        kernels: "numpy", or "numba" for compiled ones.
+        path: path of the file.
+        kernels: "numpy", or "numba" for compiled kernels.
 
     Raises:
         UserError: the file is not a valid packed file, or the kernels are unknown or not installed.
@@ -97,7 +97,7 @@ def load_model(path: str | Path, kernels: str = NUMPY) -> Model:
 
 
 def find_backend(kernels: str) -> Backend:
-    """Return what computes with kernels of signs."""
+    """Return the backend for kernels of signs."""
     if check_choice("kernels", kernels, (NUMPY, NUMBA)) == NUMPY:
         return NUMPY_BACKEND
     from hookline.deploy.inference.compiled import NUMBA_BACKEND

@@ -1,4 +1,4 @@
-"""The graph of a file, checked, and what the steps of its operations are built from: values and arrays."""
+"""The checked graph of a file, and the values and arrays from which the steps of its operations are built."""
 
 from __future__ import annotations
 
@@ -84,19 +84,19 @@ SIGN, CODEBOOK = "sign", "codebook"
 class Encoded:
     """Describe how an array of numbers is stored in a file.
 
-    "sign": scale * (-1 or +1), a bit each, 1 for +1. "codebook": values[index], `bits` bits each. Bits and indices are
-    one stream, lowest bit first, zero bits at its end; the order is that of moveaxis(array, -1, 0).ravel(), all of an
-    output channel together. "float32", "float16": the array itself.
+    "sign": scale * (-1 or +1), one bit each, 1 for +1. "codebook": values[index], `bits` bits each. Bits and indices
+    form one stream, lowest bit first, zero-padded at the end, in the order of moveaxis(array, -1, 0).ravel(): one
+    output channel after the other. "float32", "float16": the array itself.
     """
 
     encoding: str
     tensor: str  # name of the array that holds it: a uint8 stream, or float32 or float16 values of `shape`
-    # Keras's: dense [inputs, units], convolution [height, width, inputs, filters], depthwise convolution
-    # [height, width, 1, inputs * multiplier], bias [units].
+    # As in Keras: dense [inputs, units], convolution [height, width, inputs, filters], bias [units]. Unlike Keras:
+    # depthwise convolution [height, width, 1, inputs * multiplier].
     shape: tuple[int, ...]
-    scale: str | None = None  # of "sign": name of a float32 array [1] or [shape[-1]]; None for 1
-    bits: int | None = None  # of "codebook": 1 to 8
-    values: str | None = None  # of "codebook": name of a float32 array [2**bits or fewer]
+    scale: str | None = None  # for "sign": name of a float32 array [1] or [shape[-1]]; None for 1
+    bits: int | None = None  # for "codebook": 1 to 8
+    values: str | None = None  # for "codebook": name of a float32 array [2**bits or fewer]
 
 
 _WINDOW = {"strides": (1, 1), "padding": "valid"}
@@ -121,22 +121,22 @@ FIELDS: dict[str, dict[str, Any]] = {
     **{op: {} for op in ("sign", "flatten", "global_average_pool2d", "global_max_pool2d")},
     **{op: {} for op in ("add", "subtract", "multiply")},
 }
-"""Fields of each operation, and what they are where a file leaves them out."""
+"""Fields of each operation, and their defaults if a file omits them."""
 
 
 @dataclass(frozen=True)
 class Op:
     """Describe an operation; `FIELDS` lists all of them."""
 
-    op: str  # which operation
+    op: str  # a key of `FIELDS`
     name: str  # of the layer that it implements
     inputs: tuple[str, ...]  # names of values
     output: str  # name of the value that it computes
-    fields: Mapping[str, Any] = field(default_factory=dict)  # what is missing has its default
+    fields: Mapping[str, Any] = field(default_factory=dict)  # missing ones have their default
 
     @property
     def label(self) -> str:
-        """Return the operation and the layer, as messages name them."""
+        """Return the operation and the layer, for messages."""
         return f"{self.op} {self.name!r:.60}"
 
 
@@ -148,9 +148,9 @@ class Graph:
     input_name: str
     input_shape: tuple[int, ...]  # of one example
     output: str
-    ops: tuple[Op, ...]  # each after those whose values it takes
+    ops: tuple[Op, ...]  # each after those that compute its inputs
     classes: tuple[str, ...] | None = None  # names of the entries of the output
-    about: Mapping[str, Any] = field(default_factory=dict)  # more facts, as JSON values
+    about: Mapping[str, Any] = field(default_factory=dict)  # further information, as JSON values
 
 
 def graph_to_json(graph: Graph) -> dict[str, Any]:
@@ -176,7 +176,7 @@ def _to_json(value: Any) -> Any:
 
 
 def parse_graph(model: Mapping[str, Any]) -> Graph:
-    """Return the graph that JSON values describe. Whether its arrays fit, `Model` checks."""
+    """Return the graph described by JSON values. `Model` checks whether its arrays fit."""
     return Graph(
         name=model["name"],
         input_name=model["input"]["name"],
@@ -189,7 +189,7 @@ def parse_graph(model: Mapping[str, Any]) -> Graph:
 
 
 def _parse_op(op: str, name: str, inputs: list[str], output: str, **given: Any) -> Op:
-    """Return an operation with every field."""
+    """Return an operation with all fields."""
     if op not in FIELDS or not FIELDS[op].keys() >= given.keys():
         raise UserError(f"It has the operation {op!r:.40} with {', '.join(given)!r:.80}, of another version.")
     fields = {**FIELDS[op], **{key: _from_json(each) for key, each in given.items()}}
@@ -216,12 +216,12 @@ class Value:
 Step = Callable[[Sequence[np.ndarray]], np.ndarray]
 """Computes a value from others, each [batch, ...]: float32, int32, or signs packed along the last axis."""
 Made = tuple[Value, Step]
-"""What an operation gives, and the step that computes it."""
+"""The output value of an operation, and the step that computes it."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """Hold what a step is built from."""
+    """The arguments from which a step is built."""
 
     op: Op
     inputs: tuple[Value, ...]
@@ -257,7 +257,7 @@ class Context:
         return self.array(encoded.scale, encoded.shape[-1:] if per_channel else (1,), np.float32)
 
     def decode(self, encoded: Encoded) -> np.ndarray:
-        """Return the values of a kernel or a bias, scales included: float32, in its shape."""
+        """Return the values of a kernel or a bias, including scales: float32, in its shape."""
         values, scale = self.unscaled(encoded), self.scale(encoded)
         return values if scale is None else values * scale
 

@@ -1,4 +1,4 @@
-"""The steps of operations on NumPy: windows, layers with a kernel, and the others."""
+"""The steps of operations in NumPy: windows, layers with a kernel, and the rest."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from hookline.deploy.inference.graph import (
     to_float,
 )
 
-BLOCK = 2**20  # bytes of the rows that are made at a time
-MAX_TERMS = 2**24  # of a sum of signs: float32 holds no larger integers exactly
+BLOCK = 2**20  # bytes of the rows that are built at a time
+MAX_TERMS = 2**24  # most terms of a sum of signs: float32 does not represent larger integers exactly
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,11 @@ class Windows:
 
     @property
     def places(self) -> tuple[int, int]:
-        """Return how often the window fits along rows and columns."""
+        """Return the number of windows along rows and columns."""
         return self.axis(0)[0], self.axis(1)[0]
 
     def axis(self, axis: int) -> tuple[int, int, int]:
-        """Return how often the window fits along an axis, and the zeros before and after: TensorFlow's rule."""
+        """Return the number of windows along an axis, and the padding before and after, by TensorFlow's rule."""
         size, stride = self.size[axis], self.strides[axis]
         reach = self.dilation[axis] * (self.window[axis] - 1) + 1
         if self.padding == "valid":
@@ -56,7 +56,7 @@ class Windows:
         return count, total // 2, total - total // 2
 
     def inside(self, axis: int) -> np.ndarray:
-        """Return which entries of each window lie in the image: bool [windows, entries]."""
+        """Return the mask of the entries of each window that lie in the image: bool [windows, entries]."""
         count, before, _ = self.axis(axis)
         starts = np.arange(count)[:, None] * self.strides[axis] - before
         places = starts + np.arange(self.window[axis]) * self.dilation[axis]
@@ -73,7 +73,7 @@ class Windows:
         return strided.transpose(0, 1, 2, 4, 5, 3)
 
     def rows(self, images: np.ndarray, multiple: int = 1) -> Iterator[tuple[slice, slice, np.ndarray]]:
-        """Yield images and rows of windows as slices, with the windows [images * rows * columns, entries] of them."""
+        """Yield slices of images and of window rows, with their windows [images * rows * columns, entries]."""
         view = self.view(images)
         batch, height, width = view.shape[:3]
         entries = math.prod(view.shape[3:])
@@ -84,7 +84,7 @@ class Windows:
         for image in range(0, batch, some_images):
             for row in range(0, height, some_rows):
                 part = view[image : image + some_images, row : row + some_rows]
-                part = part.reshape(*part.shape[:4], -1)  # a row of a window is copied as one run of memory
+                part = part.reshape(*part.shape[:4], -1)  # a row of a window is copied as one block of memory
                 made = (np.zeros if length > entries else np.empty)((*part.shape[:3], length), images.dtype)
                 made[..., :entries].reshape(part.shape)[:] = part
                 yield slice(image, image + some_images), slice(row, row + some_rows), made.reshape(-1, length)
@@ -102,7 +102,7 @@ def _sums_signs(context: Context) -> bool:
 
 
 def _output(context: Context, places: Sequence[int], taken: int, filters: int, *, exact: bool = False) -> Value:
-    """Return what a layer with a kernel gives, after checking that kernel and bias fit."""
+    """Return the output value of a layer with a kernel, after checking the shapes of kernel and bias."""
     kernel, bias, label = context.fields["kernel"], context.fields["bias"], context.op.label
     received, terms = context.input.shape[-1], math.prod(kernel.shape[:-1])
     require(taken == received, f"The kernel of {label} takes {taken} channels. Received: {received}.")
@@ -156,7 +156,7 @@ def depthwise_conv2d(context: Context) -> Made:
     """Return the step of a depthwise convolution."""
     kernel: Encoded = context.fields["kernel"]
     height, width, channels, multiplier = kernel.shape
-    if channels == 1:  # else the file is older, and its kernel has Keras's shape
+    if channels == 1:  # otherwise the file is older, and its kernel has Keras's shape
         channels = math.gcd(multiplier, context.input.shape[-1])
         multiplier //= channels
     windows = windows_of(context, (height, width))
@@ -180,7 +180,7 @@ def _as_rows(array: np.ndarray) -> np.ndarray:
 
 
 def _sign_bytes(context: Context) -> np.ndarray:
-    """Return the signs of a kernel, packed as the signs that they meet: uint8 [units, bytes]."""
+    """Return the signs of a kernel, packed in the layout of the inputs that they meet: uint8 [units, bytes]."""
     kernel: Encoded = context.fields["kernel"]
     inputs, units = kernel.shape[-2:]
     bits = context.numbers(kernel.tensor, math.prod(kernel.shape), 1).reshape(units, -1, inputs)
@@ -208,7 +208,7 @@ def _finish(context: Context, output: Value) -> Activation:
 
 
 def _border(context: Context, windows: Windows) -> Callable[[np.ndarray, slice], np.ndarray] | None:
-    """Return the correction of sums at the border: the weights that zeros of the padding, taken for -1, subtracted."""
+    """Return the correction of sums at the border, which adds back the weights of padding zeros counted as -1."""
     insides = windows.inside(0), windows.inside(1)
     if insides[0].all() and insides[1].all():
         return None
@@ -221,7 +221,7 @@ def _border(context: Context, windows: Windows) -> Callable[[np.ndarray, slice],
 
 
 def max_pool2d(context: Context) -> Made:
-    """Return the step of a maximum over windows."""
+    """Return the step of max pooling."""
     windows, kind = windows_of(context, context.fields["pool_size"]), context.input.kind
     largest: Any = np.bitwise_or if kind == BINARY else np.maximum
     lowest: Any = {BINARY: 0, INTEGER: np.iinfo(np.int32).min}.get(kind, -np.inf)
@@ -230,7 +230,7 @@ def max_pool2d(context: Context) -> Made:
 
 
 def average_pool2d(context: Context) -> Made:
-    """Return the step of a mean over windows; zeros of the padding do not count."""
+    """Return the step of average pooling; padding does not count."""
     windows, convert = windows_of(context, context.fields["pool_size"]), to_float(context.input)
     counts = [windows.inside(axis).sum(axis=1, dtype=np.int64) for axis in (0, 1)]
     sizes = np.multiply.outer(*counts).astype(np.float32)[..., None]
@@ -244,7 +244,7 @@ def average_pool2d(context: Context) -> Made:
 
 
 def _pool(function: np.ufunc, windows: Windows, view: np.ndarray) -> np.ndarray:
-    """Return a function of the entries of each window, taken one after the other."""
+    """Return the reduction of each window by a ufunc, one entry after the other."""
     made = view[:, :, :, 0, 0].copy()
     for row, column in list(np.ndindex(*windows.window))[1:]:
         function(made, view[:, :, :, row, column], out=made)
@@ -252,21 +252,21 @@ def _pool(function: np.ufunc, windows: Windows, view: np.ndarray) -> np.ndarray:
 
 
 def global_max_pool2d(context: Context) -> Made:
-    """Return the step of a maximum over all places."""
+    """Return the step of global max pooling."""
     _, _, channels = context.input.shape
     largest: Any = np.bitwise_or if context.input.kind == BINARY else np.maximum
     return Value((channels,), context.input.kind), lambda arrays: largest.reduce(arrays[0], axis=(1, 2))
 
 
 def global_average_pool2d(context: Context) -> Made:
-    """Return the step of a mean over all places."""
+    """Return the step of global average pooling."""
     _, _, channels = context.input.shape
     convert = to_float(context.input)
     return Value((channels,), FLOAT), lambda arrays: convert(arrays[0]).mean(axis=(1, 2), dtype=np.float32)
 
 
 def sign(context: Context) -> Made:
-    """Return the step of a sign, +1 at 0."""
+    """Return the step of the sign function, +1 at 0."""
     output = Value(context.input.shape, BINARY)
     if context.input.kind == BINARY:
         return output, lambda arrays: arrays[0]
@@ -275,7 +275,7 @@ def sign(context: Context) -> Made:
 
 
 def threshold(context: Context) -> Made:
-    """Return the step from integers to signs: +1 at the threshold and above, or, where it descends, and below."""
+    """Return the step from integers to signs: +1 at or above the threshold, or, if descending, at or below it."""
     fields, value = context.fields, context.input
     is_sum = value.kind == INTEGER
     require(is_sum, f"The input of {context.op.label} is of kind {value.kind}. Expected integer sums; use sign.")
@@ -284,13 +284,13 @@ def threshold(context: Context) -> Made:
     if fields["descending"] is None:
         return output, lambda arrays: pack_last(arrays[0] >= limits)
     descending = context.numbers(fields["descending"], len(limits), 1)
-    lowest = limits + descending  # x <= t is not x >= t + 1
+    lowest = limits + descending  # x <= t is the negation of x >= t + 1
     turned = pack_last(descending)
     return output, lambda arrays: pack_last(arrays[0] >= lowest) ^ turned
 
 
 def pointwise(context: Context) -> Made:
-    """Return the step of a function of each entry, or of each channel."""
+    """Return the step of a function that keeps the shape, such as an activation."""
     function, convert = _function(context), to_float(context.input)
     return Value(context.input.shape, FLOAT), lambda arrays: function(convert(arrays[0]))
 
@@ -298,7 +298,7 @@ def pointwise(context: Context) -> Made:
 def _function(context: Context) -> Activation:
     fields = context.fields
     match context.op.op:
-        case "round":  # DoReFa-Net's activations: the levels i / n in [0, 1], n = 2^bits - 1, half to even
+        case "round":  # DoReFa-Net's activations: levels i / n in [0, 1], n = 2^bits - 1, rounded half to even
             steps = np.float32(2 ** fields["bits"] - 1)
             return lambda x: np.rint(np.clip(x, 0.0, 1.0) * steps) * (np.float32(1) / steps)
         case "ternary":
@@ -318,7 +318,7 @@ def _function(context: Context) -> Activation:
 
 
 def reshape(context: Context) -> Made:
-    """Return the step of another shape for the same entries, in their order."""
+    """Return the step that reshapes values, with entries in the same order."""
     before, kind = context.input.shape, context.input.kind
     shape = context.fields.get("shape", (math.prod(before),))
     is_same = math.prod(shape) == math.prod(before)
@@ -326,7 +326,7 @@ def reshape(context: Context) -> Made:
     output, last = Value(shape, kind), before[-1]
     if kind != BINARY:
         return output, lambda arrays: arrays[0].reshape(-1, *shape)
-    if last == shape[-1] or (last % 8 == 0 and shape[-1] % 8 == 0):  # the bytes stay as they are
+    if last == shape[-1] or (last % 8 == 0 and shape[-1] % 8 == 0):  # the packed bytes do not change
         return output, lambda arrays: arrays[0].reshape(-1, *shape[:-1], -(-shape[-1] // 8))
     return output, lambda arrays: pack_last(unpack_last(arrays[0], last).reshape(-1, *shape))
 

@@ -1,4 +1,4 @@
-"""Sparse files: their Huffman codes and gaps, and how they are read."""
+"""Sparse files: their Huffman codes and gaps, and how to read them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_BITS = 8
 
 
 def to_gaps(places: np.ndarray, bits: int) -> np.ndarray:
-    """Return positions as gaps: the number of places before each entry, or the filler, which skips that many."""
+    """Return positions as gaps: places skipped before each entry; a filler skips 2^bits - 1 places without an entry."""
     filler = (1 << bits) - 1
     gaps = np.diff(places, prepend=-1) - 1
     fillers = gaps // filler
@@ -27,7 +27,7 @@ def to_gaps(places: np.ndarray, bits: int) -> np.ndarray:
 
 
 def from_gaps(numbers: np.ndarray, bits: int, kept: int, size: int) -> np.ndarray:
-    """Return positions."""
+    """Return the positions that gaps encode."""
     filler = (1 << bits) - 1
     is_entry = numbers != filler
     places = np.cumsum(numbers + is_entry.astype(np.int64))[is_entry] - 1
@@ -38,7 +38,7 @@ def from_gaps(numbers: np.ndarray, bits: int, kept: int, size: int) -> np.ndarra
 
 
 def write_fields(values: np.ndarray, widths: np.ndarray) -> np.ndarray:
-    """Return a stream that holds numbers; zero bits fill its last byte."""
+    """Return a stream of numbers with the given bit widths; zero bits fill its last byte."""
     widths = np.asarray(widths, np.int64)
     starts = np.cumsum(widths) - widths
     bits = np.zeros(int(widths.sum()), np.uint8)
@@ -49,7 +49,7 @@ def write_fields(values: np.ndarray, widths: np.ndarray) -> np.ndarray:
 
 
 def read_fields(stream: np.ndarray, width: int, count: int) -> np.ndarray:
-    """Return numbers that all have one width."""
+    """Return the numbers of a stream in which all have the same bit width."""
     check_end(stream, width * count)
     bits = np.unpackbits(stream)[: width * count].reshape(count, width)
     return np.packbits(bits, axis=1)[:, 0] >> (8 - width)
@@ -66,7 +66,7 @@ MAX_SYMBOLS = 256
 
 
 def code_lengths(counts: np.ndarray) -> np.ndarray:
-    """Return the lengths of the best code with none longer than 15 bits: package-merge, Larmore and Hirschberg 1990."""
+    """Return the lengths of the optimal code of at most 15 bits, by package-merge (Larmore and Hirschberg 1990)."""
     used = np.flatnonzero(counts)
     lengths = np.zeros(len(counts), np.uint8)
     if len(used) < 2:
@@ -85,16 +85,16 @@ def code_lengths(counts: np.ndarray) -> np.ndarray:
 
 
 def canonical_codes(lengths: np.ndarray) -> np.ndarray:
-    """Return the code of each symbol, in its lowest bits."""
+    """Return the canonical code of each symbol, in the lowest bits."""
     order = _in_order(lengths)
-    spans = 1 << (MAX_LENGTH - lengths[order].astype(np.int64))  # how many numbers of 15 bits begin with the code
+    spans = 1 << (MAX_LENGTH - lengths[order].astype(np.int64))  # how many 15-bit numbers begin with the code
     codes = np.zeros(len(lengths), np.int64)
     codes[order] = (np.cumsum(spans) - spans) // spans
     return codes
 
 
 def write_lengths(lengths: np.ndarray) -> np.ndarray:
-    """Return code lengths as a stream of 4 bits each, those behind the last symbol that has a code left out."""
+    """Return code lengths as a stream of 4 bits each, without those after the last symbol that has a code."""
     kept = lengths[: int(np.flatnonzero(lengths)[-1]) + 1]
     return write_fields(kept, np.full(len(kept), LENGTH_BITS))
 
@@ -123,14 +123,14 @@ BLOCK = 2**16  # bytes decoded at a time: each of their bits takes a few bytes o
 
 
 def encode(symbols: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return the codes of symbols, one after another; of a single symbol, however often it comes, nothing."""
+    """Return the concatenated codes of symbols, which are empty if only one symbol has a code."""
     if np.count_nonzero(lengths) < 2:
         return np.zeros(0, np.uint8)
     return write_fields(canonical_codes(lengths)[symbols], lengths[symbols])
 
 
 def decode(stream: np.ndarray, lengths: np.ndarray, count: int) -> np.ndarray:
-    """Return the symbols of a stream: all bits are looked up at once, and a short loop goes from code to code."""
+    """Return the symbols of a stream: all bits are looked up at once, then a short loop steps from code to code."""
     order = _in_order(lengths)
     if len(order) < 2:
         check_end(stream, 0)
@@ -155,7 +155,7 @@ def decode(stream: np.ndarray, lengths: np.ndarray, count: int) -> np.ndarray:
 
 
 def _windows(data: np.ndarray, width: int) -> np.ndarray:
-    """Return the number that the next `width` bits make, for each bit but those of the last two bytes."""
+    """Return the number formed by the next `width` bits, for each bit except those of the last two bytes."""
     numbers = data.astype(np.uint32)
     words = numbers[:-2] << 16 | numbers[1:-1] << 8 | numbers[2:]
     shifts = np.arange(8 * WINDOW_BYTES - width, 8 * WINDOW_BYTES - width - 8, -1, dtype=np.uint32)
@@ -163,7 +163,7 @@ def _windows(data: np.ndarray, width: int) -> np.ndarray:
 
 
 def _walk(widths: bytes, bit: int, most: int) -> tuple[list[int], int]:
-    """Return at which bits codes begin, and where the one after them does, perhaps in the next block."""
+    """Return the bits at which codes begin, and that of the next code, perhaps in the next block."""
     steps: list[int] = []
     end = len(widths)
     while bit < end and len(steps) < most:
@@ -173,14 +173,14 @@ def _walk(widths: bytes, bit: int, most: int) -> tuple[list[int], int]:
 
 
 ALL, BITMAP, GAPS = "all", "bitmap", "gaps"
-"""Positions: every entry is stored; a bitmap marks those that are; the gaps between those that are."""
-FLOATS, CODEBOOK = "float32", "codebook"  # values: as they are; or as indices into a few shared values
-ROWS, COLUMNS = "rows", "columns"  # orders: as the array lies in memory; or each output channel (last axis) separately
+"""Positions: all entries are stored; a bitmap marks the stored ones; gaps between the stored ones."""
+FLOATS, CODEBOOK = "float32", "codebook"  # values: stored directly, or as indices into a few shared values
+ROWS, COLUMNS = "rows", "columns"  # order: row-major, or each output channel (last axis) separately
 GAP_FIELDS = ("gap_bits", "gaps")
 
 Parts = Mapping[str, np.ndarray]
-"""Arrays of the file that belong to one weight, by what they hold: "bitmap", "gaps" and "gaps_code" (lengths of a
-Huffman code; without them all numbers have one width), "values", or "codebook", "indices" and "indices_code"."""
+"""Arrays of one weight in the file, by content: "bitmap", or "gaps" and "gaps_code" (lengths of a Huffman code;
+without them all numbers have the same width); "values", or "codebook", "indices" and "indices_code"."""
 
 
 @dataclass(frozen=True)
@@ -189,12 +189,12 @@ class SparseWeight:
 
     name: str
     shape: tuple[int, ...]  # of the dense array
-    order: str  # in which its entries are counted: ROWS or COLUMNS
+    order: str  # in which entries are counted: ROWS or COLUMNS
     positions: str  # ALL, BITMAP or GAPS
     kept: int  # entries that are stored; the others are 0
     values: str  # FLOATS or CODEBOOK
-    gap_bits: int = 0  # of GAPS: bits of a number
-    gaps: int = 0  # of GAPS: how many numbers there are, fillers included
+    gap_bits: int = 0  # for GAPS: bits per number
+    gaps: int = 0  # for GAPS: the count of numbers, including fillers
 
     @property
     def size(self) -> int:
@@ -206,7 +206,7 @@ class SparseWeight:
 
 
 def from_json(value: Mapping[str, Any]) -> SparseWeight:
-    """Return the description that JSON values hold."""
+    """Return the description given by JSON values."""
     weight = SparseWeight(**{**value, "shape": tuple(value["shape"])})
     fits = 0 <= weight.kept <= weight.size and 0 <= weight.gaps <= weight.size
     fits = fits and (weight.positions != ALL or weight.kept == weight.size)
@@ -230,7 +230,7 @@ def to_dense(weight: SparseWeight, parts: Parts) -> np.ndarray:
 
 
 def _read_places(weight: SparseWeight, parts: Parts) -> np.ndarray | None:
-    """Return where the stored entries are, or None if all are stored."""
+    """Return the positions of the stored entries, or None if all are stored."""
     if weight.positions == ALL:
         return None
     if weight.positions == GAPS:
@@ -255,16 +255,16 @@ def _read_values(weight: SparseWeight, parts: Parts) -> np.ndarray:
 
 
 def _read_symbols(parts: Parts, name: str, bits: int, count: int) -> np.ndarray:
-    """Return numbers that are stored in one width, or under a Huffman code if the file has its lengths."""
+    """Return numbers stored with the same width, or with a Huffman code if the file has its lengths."""
     if f"{name}_code" in parts:
         return decode(parts[name], read_lengths(parts[f"{name}_code"], 1 << bits), count)
     return read_fields(parts[name], bits, count) if bits else np.zeros(count, np.uint8)
 
 
 NETWORK = "network"
-"""The array with the config of the Keras model: most of what such a file would have to say uncompressed."""
+"""The array with the compressed config of the Keras model, which would otherwise be most of the metadata."""
 LEAST, TIMES = 2**26, 2**12
-"""Memory that a file may claim whatever its size, and how many times its size it may claim beyond that."""
+"""Bytes of memory that any file may claim, and the multiple of its size that a larger file may claim."""
 
 
 def read_sparse_network(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -1,1 +1,1 @@
-"""Parts of attention by a Bernoulli gate."""
+"""Parts of the hook `bernoulli_attention`."""

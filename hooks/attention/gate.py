@@ -1,4 +1,4 @@
-"""The layers of attention: the branch that computes A, the gate that draws by it, and Keras's own in their place."""
+"""Layers of Bernoulli attention: the branch that computes A, and the gate that draws from it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hookline.trainer.replicas.replica import Replica, common_seed
 
 
 def area_resize(maps: tf.Tensor, size: tuple[int, int]) -> tf.Tensor:
-    """Return maps [batch, height, width, channels] resized by area, by two matrices: XLA has no such op of its own."""
+    """Return maps [batch, height, width, channels] resized by area, with two matrix products: XLA has no such op."""
     rows, columns = (
         tf.constant(area_weights(given, wanted), maps.dtype)
         for given, wanted in zip(maps.shape[1:3], size, strict=True)
@@ -28,7 +28,7 @@ def area_resize(maps: tf.Tensor, size: tuple[int, int]) -> tf.Tensor:
 
 
 def area_weights(given: int, wanted: int) -> np.ndarray:
-    """Return the share that each given cell has in each wanted cell of one axis."""
+    """Return the share of each given cell in each wanted cell along one axis, [wanted, given]."""
     edges = np.arange(wanted + 1) * (given / wanted)
     start, stop = edges[:-1, np.newaxis], edges[1:, np.newaxis]
     cells = np.arange(given)[np.newaxis]
@@ -64,11 +64,11 @@ class AreaResize(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="hookline")
 class DilatedConv2D(keras.layers.Conv2D):
-    """Convolve as `keras.layers.Conv2D` does, with padding "same" and strides of 1, but faster.
+    """Compute a `keras.layers.Conv2D` with padding "same" and strides of 1 faster.
 
-    TensorFlow moves the positions of a dilated convolution into the batch, with all of the padding, since not every
-    device has a kernel for the gradient. Here the kernel is used where there is one; elsewhere the padding stays out,
-    if the kernel is odd.
+    TensorFlow computes dilated convolutions with space_to_batch, padding included, since not every device has a native
+    gradient. This layer uses the native op if the device has its gradient; else space_to_batch without the padding, if
+    the kernel size is odd.
     """
 
     def __init__(self, filters: int, kernel_size: Any, **options: Any) -> None:
@@ -93,10 +93,10 @@ class DilatedConv2D(keras.layers.Conv2D):
 
 
 def phase_convolution(maps: tf.Tensor, kernel: tf.Tensor, dilations: tuple[int, int]) -> tf.Tensor:
-    """Return the dilated convolution with padding "same", by one without dilation of every d-th row and column."""
+    """Return the dilated convolution with padding "same", computed without dilation on every d-th row and column."""
     if max(dilations) == 1:
         return tf.nn.conv2d(maps, kernel, 1, "SAME")
-    if not all(size % 2 for size in kernel.shape[:2]):  # the padding of a phase would be of another size
+    if not all(size % 2 for size in kernel.shape[:2]):  # a phase would need other padding
         return tf.nn.convolution(maps, kernel, padding="SAME", dilations=dilations)
     size = tf.shape(maps)[1:3]
     crops = tf.stack([tf.zeros_like(size), -size % tf.constant(dilations)], axis=1)
@@ -108,7 +108,7 @@ def phase_convolution(maps: tf.Tensor, kernel: tf.Tensor, dilations: tuple[int, 
 def has_dilated_kernels(
     maps: tuple[int, int, int, int], kernel: tuple[int, int, int, int], dilations: tuple[int, int], dtype: str
 ) -> bool:
-    """Return whether this device differentiates a dilated convolution: a GPU does, a CPU with oneDNN only."""
+    """Return whether this device can differentiate a dilated convolution: a GPU can, a CPU only with oneDNN."""
 
     @tf.function(autograph=False)
     def gradients() -> list[tf.Tensor]:
@@ -125,7 +125,7 @@ def has_dilated_kernels(
 
 @keras.saving.register_keras_serializable(package="hookline")
 class AttentionMap(keras.layers.Layer):
-    """Return A = sigmoid(logits / temperature), in float32: bfloat16 would round all above 0.998 to 1."""
+    """Return A = sigmoid(logits / temperature), in float32: bfloat16 would round values above 0.998 to 1."""
 
     def __init__(self, *, temperature: float = 1.0, **options: Any) -> None:
         super().__init__(**{"dtype": "float32", **options})
@@ -144,7 +144,7 @@ class AttentionMap(keras.layers.Layer):
 
 
 def make_branch(options: BranchOptions, *, temperature: float, name: str) -> keras.Sequential:
-    """Return convolutions to one channel; the last kernel is zero, so A is `initial_keep_rate` everywhere at first."""
+    """Return convolutions to one channel; the last kernel starts at 0, so that A starts at `initial_keep_rate`."""
     shared: dict[str, Any] = {"kernel_size": options.kernel_size, "activation": options.activation}
     layers = [
         DilatedConv2D(filters, dilation_rate=dilation, name=f"{name}_conv_{number}", **shared)
@@ -157,7 +157,7 @@ def make_branch(options: BranchOptions, *, temperature: float, name: str) -> ker
 
 
 def branch_logits(branch: keras.layers.Layer, seen: Any, wanted: tuple[int | None, ...]) -> Any:
-    """Return the logits of A that a branch makes of a map."""
+    """Return the logits of A that a branch computes from a map."""
     logits = branch(seen)
     found = tuple(logits.shape) if isinstance(logits, keras.KerasTensor) else type(logits).__name__
     if found != wanted:
@@ -170,17 +170,17 @@ def branch_logits(branch: keras.layers.Layer, seen: Any, wanted: tuple[int | Non
 
 @keras.saving.register_keras_serializable(package="hookline")
 class BernoulliGate(keras.layers.Layer):
-    """Return y = r * x and r, of features x [batch, height, width, channels] and A [batch, height, width, 1].
+    """Return y = r * x and r, for features x [batch, height, width, channels] and A [batch, height, width, 1].
 
-    The options are those of `BernoulliAttention`. The seed of the draws is a variable: runs resume exactly.
+    The options are those of `BernoulliAttention`. The seed of the draws is a variable, so runs resume exactly.
     """
 
-    role = "gate"  # by which readers of a graph know it without importing it
+    role = "gate"  # identifies it in a graph without importing this module
 
     def __init__(
         self, *, mode: str = "bernoulli", eval_mode: str = "expectation", seed: int | None = None, **options: Any
     ) -> None:
-        super().__init__(**{**options, "autocast": False})  # A stays in float32 beside features of lower precision
+        super().__init__(**{**options, "autocast": False})  # A stays float32 with features of lower precision
         self.mode = mode
         self.eval_mode = eval_mode
         self.seed = seed
@@ -200,7 +200,7 @@ class BernoulliGate(keras.layers.Layer):
 
     @contextmanager
     def drawing_for(self, replica: Replica) -> Iterator[None]:
-        """Draw for a replica's part of the batch inside the block: a part of the draw for the whole batch."""
+        """Draw only a replica's part of the whole batch's draw inside the block."""
         before, self._replica = self._replica, replica
         try:
             yield
@@ -219,7 +219,7 @@ class BernoulliGate(keras.layers.Layer):
         features, mask = inputs
         if self.mode == "bernoulli" and self.eval_mode == "threshold":
             mask = keras.ops.cast(mask >= 0.5, "float32")
-        # A layer, not an operation: in a copy in float32 it computes in that, whatever it computes in here.
+        # A layer, not an operation, so that a float32 copy of the model computes it in float32.
         half = features.dtype if features.dtype in ("float16", "bfloat16") else None
         multiply = keras.layers.Multiply(name=self.name, dtype=f"mixed_{half}" if half else features.dtype)
         return [multiply([features, mask]), mask]
@@ -231,4 +231,4 @@ class BernoulliGate(keras.layers.Layer):
 
 
 OWN = (AreaResize, DilatedConv2D, AttentionMap, BernoulliGate)
-"""Layers of attention; `written_out` returns what Keras has in their place."""
+"""Layers of attention; `written_out` computes them with layers and operations of Keras."""

@@ -16,11 +16,11 @@ from hookline.trainer.config.schema import describe, fits
 from hookline.trainer.errors import UserError, check_choice, check_integer, check_number, unknown_name
 from hookline.trainer.objective import Batch, sheet
 
-SMALLEST = 1e-30  # keeps a logarithm finite; far below any mean of sigmoids that float32 can tell from 0
+SMALLEST = 1e-30  # lower bound of means, to keep their logarithms finite
 
 
 def mean_entropy(logits: tf.Tensor) -> tf.Tensor:
-    """Return the mean entropy of the draw at a position, in bits: float32 [batch], 0 to 1."""
+    """Return the entropy of the draws in bits, averaged over positions: float32 [batch], in [0, 1]."""
     logits = tf.cast(logits, tf.float32)
     on, off = tf.sigmoid(logits), tf.sigmoid(-logits)
     nats = on * tf.nn.softplus(-logits) + off * tf.nn.softplus(logits)
@@ -30,7 +30,7 @@ def mean_entropy(logits: tf.Tensor) -> tf.Tensor:
 def keep_rate_penalty(logits: tf.Tensor, *, target: float) -> tf.Tensor:
     """Return KL(Bernoulli(target) || Bernoulli(mean of A)) in nats for each example: float32 [batch]."""
     logits = tf.cast(logits, tf.float32)
-    # Both means by a sigmoid: 1 - mean would be exactly 0 where A rounds to 1.
+    # Both means are of sigmoids: 1 - mean would be exactly 0 where A rounds to 1.
     on, off = (tf.reduce_mean(tf.sigmoid(each), axis=[1, 2, 3]) for each in (logits, -logits))
     constant = target * math.log(target) + (1.0 - target) * math.log(1.0 - target)
     return (
@@ -48,7 +48,7 @@ def given_map(batch: Batch, key: str, size: tuple[int, int]) -> tf.Tensor:
     wanted = wanted[..., tf.newaxis] if wanted.shape.rank == 3 else wanted
     if wanted.shape.rank != 4 or wanted.shape[-1] != 1 or None in wanted.shape[1:3]:
         raise UserError(f"'{key}' of the batch has shape {batch[key].shape}. Expected a map [batch, height, width].")
-    from hookline.hooks.attention.gate import area_resize  # beside classes of Keras: not for options
+    from hookline.hooks.attention.gate import area_resize  # imported late: the module defines Keras layers
 
     return area_resize(wanted, size)
 
@@ -60,13 +60,13 @@ Options = TypeVar("Options")
 
 @dataclass(frozen=True)
 class BranchOptions:
-    """Describe the convolutional net that makes the attention map."""
+    """Describe the convolutional network that computes the attention map."""
 
-    filters: Sequence[int] = (16, 16, 16)  # of each convolution before the last one, of one channel and 1 x 1
+    filters: Sequence[int] = (16, 16, 16)  # of each convolution except the last one, which is 1 x 1 with one channel
     kernel_size: int = 3
     dilations: Sequence[int] = (1, 2, 4)
     activation: str = "relu"
-    initial_keep_rate: float = 0.7  # in (0, 1): what A is everywhere at first
+    initial_keep_rate: float = 0.7  # in (0, 1): initial value of A everywhere
 
     def __post_init__(self) -> None:
         for name, values in {"filters": self.filters, "dilations": self.dilations}.items():
@@ -86,10 +86,10 @@ class BranchOptions:
 
 @dataclass(frozen=True)
 class KeepRate:
-    """Ask for a mean of A."""
+    """Describe the penalty on the mean of A."""
 
     target: float = 0.5  # in (0, 1)
-    weight: float = 0.1  # of the penalty, above 0
+    weight: float = 0.1  # of the penalty; above 0
 
     def __post_init__(self) -> None:
         _check_share("keep_rate.target", self.target)
@@ -98,11 +98,11 @@ class KeepRate:
 
 @dataclass(frozen=True)
 class Supervision:
-    """Ask for an attention map that is like a given map."""
+    """Describe the loss between the attention map and a given map."""
 
     key: str = "map"  # of the map in the batch
     weight: float = 1.0  # of the loss, above 0
-    epochs: float | None = None  # of training in which the loss counts; None for all
+    epochs: float | None = None  # of training with this loss; None for all
 
     def __post_init__(self) -> None:
         check_number("supervision.weight", self.weight, minimum=0.0, above_minimum=True)
@@ -115,7 +115,7 @@ def _check_share(name: str, value: float) -> None:
 
 
 def parse_branch(value: Any) -> BranchOptions | keras.layers.Layer:
-    """Return the branch as a config describes it."""
+    """Return the branch that a config describes."""
     if not isinstance(value, str | Mapping) and isinstance(value, keras.layers.Layer):
         return value
     if isinstance(value, Mapping) and isinstance(value.get("filters"), Sequence):
@@ -124,7 +124,7 @@ def parse_branch(value: Any) -> BranchOptions | keras.layers.Layer:
 
 
 def parse(value: Any, option: str, kind: Callable[..., Options]) -> Options:
-    """Return a dataclass of the values of a mapping whose keys are all fields of it; of "auto" with its defaults."""
+    """Return a dataclass from a mapping of its fields, or with its defaults for "auto"."""
     fields = get_type_hints(kind)
     if value != "auto" and not isinstance(value, Mapping):
         raise UserError(f"Invalid {option}: {value!r}. Expected a mapping with {', '.join(fields)}.")
@@ -136,12 +136,12 @@ def parse(value: Any, option: str, kind: Callable[..., Options]) -> Options:
     return kind(**given)
 
 
-SMALLEST_PICTURE = 96  # pixels a side of one image on the sheet, at least
+SMALLEST_PICTURE = 96  # minimum height and width of an image on the sheet, in pixels
 GAP = 2
 
 
 def attention_sheet(inputs: np.ndarray, attention: np.ndarray, draws: np.ndarray | None) -> np.ndarray:
-    """Return rows of images, a column an example: the input, a heat map of A from violet to yellow, one draw of A."""
+    """Return one column per example: the input, a heat map of A (violet to yellow) and, if given, a draw of A."""
     from matplotlib import colormaps
 
     images = _colored(inputs)
@@ -164,5 +164,5 @@ def _colored(inputs: np.ndarray) -> np.ndarray:
 
 
 def _stretched(maps: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
-    """Return maps of the images' size, by the nearest position."""
+    """Return maps resized to the images' size by nearest neighbor."""
     return tf.image.resize(maps[..., np.newaxis], size, "nearest").numpy()[..., 0].astype(np.float64)

@@ -1,4 +1,4 @@
-"""Where the gate is put."""
+"""Where the gate is inserted."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ CONVOLUTIONS = ("Conv2D", "DepthwiseConv2D", "SeparableConv2D", "Conv2DTranspose
 
 @dataclass(frozen=True)
 class Place:
-    """Name a map in a model's graph."""
+    """Locate a feature map in a model's graph."""
 
-    model: keras.Model  # functional, with the layers of the model that was given
-    layer: str  # name of the layer (or other operation) that the map comes out of
+    model: keras.Model  # functional, with the layers of the given model
+    layer: str  # name of the layer (or other operation) that outputs the map
     features: Any  # the map, a Keras tensor [batch, height, width, channels]
 
 
@@ -39,8 +39,8 @@ def find_place(model: keras.Model, pattern: str | None) -> Place:
 
 
 def _automatic(model: keras.Model) -> Place:
-    """Return the first map between two convolutions, or else the last one behind a convolution."""
-    behind: dict[int, Place] = {}  # maps that come from a convolution, with nothing but maps in between
+    """Return the first map between two convolutions, or else the last one after a convolution."""
+    behind: dict[int, Place] = {}  # maps that a convolution reaches through maps only
     for node in nodes_in_order(model):
         given = [behind[id(tensor)] for tensor in node.input_tensors if id(tensor) in behind]
         inner = node.operation._flatten_layers() if isinstance(node.operation, keras.Layer) else ()
@@ -77,8 +77,8 @@ ZERO_KEEPING = SIGN_KEEPING | SHAPERS | DROPOUTS | {"Activation", "ReLU", "Leaky
 
 
 def refuse_sign_after(place: Place) -> None:
-    """Refuse to gate a map that reaches a sign with nothing in between that could move a zero."""
-    from hookline.hooks.quantization.layers import InputQuantizer  # a class of Keras: not for options
+    """Raise a UserError if a gated map reaches a sign quantizer through operations that keep zeros."""
+    from hookline.hooks.quantization.layers import InputQuantizer  # imported late: a Keras layer
 
     dropped = {id(place.features)}
     for node in nodes_in_order(place.model):
@@ -95,7 +95,7 @@ def refuse_sign_after(place: Place) -> None:
 
 
 def insert_gated(place: Place, gated: Any, *, join: str, name: str) -> keras.Model:
-    """Return the model in which everything above a map sees the gated map, or with "concatenate" both."""
+    """Return the model in which everything after a map uses the gated map or, with "concatenate", both maps."""
     model, masked = place.model, _called_above(place, gated)
     plain = _called_above(place, place.features) if join == "concatenate" else {}
 
@@ -110,7 +110,7 @@ def insert_gated(place: Place, gated: Any, *, join: str, name: str) -> keras.Mod
 
 
 def _called_above(place: Place, features: Any) -> dict[int, Any]:
-    """Return what follows from other features, by the identity of each tensor above the map; nothing else changes."""
+    """Return other features and the recomputed tensors after them, by the `id` of the tensor that each replaces."""
     changed = {id(place.features): features}
     for node in nodes_in_order(place.model):
         if any(id(tensor) in changed for tensor in node.input_tensors):

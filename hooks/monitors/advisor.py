@@ -78,7 +78,7 @@ class Advisor(HostHook):
     def on_fit_begin(self, run: Run) -> None:
         self._monitor = run.best.monitor
         if not run.step:
-            self._values = []  # of an earlier fit
+            self._values = []  # from an earlier fit
 
     def on_evaluation_end(self, run: Run, report: Report) -> None:
         if report.split == "validation" and len(set(self._values)) < 2:
@@ -89,7 +89,7 @@ class Advisor(HostHook):
 
 
 def _input_range(run: Run) -> tuple[float, float]:
-    """Return the smallest and the largest value of some training examples; zeros where inputs are not numbers."""
+    """Return the smallest and the largest value of some training examples; zeros if inputs are not a float tensor."""
     rows = run.training.indices(tf.constant(0, tf.int64))[:EXAMPLES]
     inputs = run.training.read(rows)["inputs"]
     if not isinstance(inputs, tf.Tensor) or not inputs.dtype.is_floating:
@@ -98,7 +98,7 @@ def _input_range(run: Run) -> tuple[float, float]:
 
 
 def averages_advice(networks: Iterable[Network]) -> str | None:
-    """Return a line on averages of an optimizer that never become the weights; Keras's `fit` ends with them."""
+    """Return a line on averages of an optimizer that never become the weights, as they do after Keras's `fit`."""
     for optimizer in (inner_of(each.optimizer) for each in networks if not each.fixed):
         if optimizer.use_ema and not optimizer.ema_overwrite_frequency:
             return "evaluations and predictions do not use the averages of an optimizer with use_ema. Use the hook ema."
@@ -106,7 +106,7 @@ def averages_advice(networks: Iterable[Network]) -> str | None:
 
 
 def layer_loss_advice(micro_batches: int) -> str | None:
-    """Return a line on losses that layers add, in several micro batches: sums and means cannot be told apart."""
+    """Return a line on losses added by layers, if there are micro batches: sums cannot be told from means."""
     if micro_batches == 1:
         return None
     return (
@@ -156,7 +156,7 @@ def norm_batch_advice(
     micro_batches: int,
     synchronized: bool,
 ) -> str | None:
-    """Return a line on batch norm layers, but frozen ones, that see few examples at a time; None if there are none."""
+    """Return a line on batch norm layers, except frozen ones, that see few examples at a time; None if none do."""
     parts = micro_batches * (1 if synchronized else replicas)
     seen = batch_size // parts
     layers = [
@@ -167,7 +167,7 @@ def norm_batch_advice(
     ]
     if not layers or seen >= FEW:
         return None
-    error = math.sqrt(2.0 / max(1, seen - 1))  # of the variance of that many normal values
+    error = math.sqrt(2.0 / max(1, seen - 1))  # of the variance of `seen` normal values
     wrong = "nothing but that example" if seen < 2 else f"a variance that is off by about {100 * error:.0f} %"
     remedies = ["trainer.accumulation_steps=1"] if micro_batches > 1 else []
     remedies += ["+hooks=synchronized_batch_norm"] if replicas > 1 and not synchronized else []
@@ -180,10 +180,10 @@ def norm_batch_advice(
 
 METRIC = "metric"
 LARGER_IS_BETTER = ("accuracy", "recall@", "map@", "precision@", "coverage")
-EQUAL_EVALUATIONS = 5  # this many equal values of a metric in a row, from the first one on, are no accident
+EQUAL_EVALUATIONS = 5  # this many equal values of a metric, from the first one on, are no coincidence
 LEAST_LEFT = 0.05
 """Share of a run that must be left for training once masks and quantization are final. Measured on digits with 97 %
-sparsity: masks that are final at the end give 86.4 % accuracy, at half of the run 93.3 %."""
+sparsity: masks that are final at the end give 86.4 % accuracy, halfway through the run 93.3 %."""
 TRIAL_STEPS = 100  # A shorter run is only a smoke test
 
 
@@ -210,7 +210,7 @@ def constant_advice(monitor: str, values: Sequence[float]) -> str | None:
 
 
 def loss_monitor(monitor: str) -> str:
-    """Return the settings that make the loss of the same objective decide; empty if a loss decides already."""
+    """Return the settings that monitor the loss of the same objective; empty if a loss is monitored already."""
     parts = monitor.split("/")
     if METRIC not in parts:
         return ""

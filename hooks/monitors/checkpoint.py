@@ -42,10 +42,10 @@ class Checkpoint(HostHook):
         """Set when to save.
 
         Args:
-            every_epochs: distance between the steps at which "last" may be saved, in epochs; above 0. A fraction
-                such as 0.1 saves inside long epochs.
-            every_seconds: wall time that must have passed since "last" was saved; 0 saves at each of those steps.
-            keep_last: how many checkpoints that were "last" stay, 1 or more.
+            every_epochs: interval between the steps at which "last" may be saved, in epochs; above 0. A fraction
+                such as 0.1 saves within long epochs.
+            every_seconds: seconds that must have passed since "last" was saved; 0: save at each of those steps.
+            keep_last: number of "last" checkpoints to keep; at least 1.
             keep_best: whether to save "best".
         """
         self._every_epochs = check_number("every_epochs", every_epochs, minimum=0, above_minimum=True)
@@ -72,7 +72,7 @@ class Checkpoint(HostHook):
         self._steps_per_epoch = run.steps_per_epoch
         run.control.keep_last = self._keep_last
         run.control.at_end = lambda: self._ask(run, "last")
-        self._steps = {tag: step for tag, step in self._steps.items() if step <= run.step}  # later: from another fit
+        self._steps = {tag: step for tag, step in self._steps.items() if step <= run.step}  # later: of another fit
         self._saved_at = time.monotonic()
 
     def on_chunk_end(self, run: Run, report: Report | None) -> None:

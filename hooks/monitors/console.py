@@ -1,4 +1,4 @@
-"""The console that a run prints on, and tables on it in which no number is truncated."""
+"""The console that a run prints to, and tables in which no number is truncated."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from hookline.trainer.errors import printable
 
 WIDTH_WITHOUT_TERMINAL = 120
 AUTO, PLAIN, QUIET = "auto", "plain", "quiet"
-"""Modes of printing: as the output allows; without control characters; not at all."""
+"""Modes of printing: chosen by the output; without control characters; not at all."""
 
 
 class LastingStream(io.TextIOBase):
-    """Pass text on to a stream, perhaps none; when its reader leaves (`| head`, a closed terminal), drop the text."""
+    """Forward text to a stream, if any; drop the text once its reader has exited (`| head`, a closed terminal)."""
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
@@ -35,7 +35,7 @@ class LastingStream(io.TextIOBase):
         return self._stream is not None and not self._stream.closed and self._stream.isatty()
 
     def write(self, text: str) -> int:
-        """Write text; what the stream's encoding lacks becomes a question mark."""
+        """Write text; replace characters that the stream's encoding lacks with question marks."""
         self._try("write", text.encode(self.encoding, "replace").decode(self.encoding))
         return len(text)
 
@@ -48,16 +48,16 @@ class LastingStream(io.TextIOBase):
         try:
             getattr(self._stream, method)(*arguments)
         except OSError:
-            stream, self._stream = self._stream, None  # no later print and no flush at exit fails either
-            with suppress(OSError), open(os.devnull, "wb") as null:  # or the stream has no descriptor
+            stream, self._stream = self._stream, None  # so that later prints and the flush at exit succeed
+            with suppress(OSError), open(os.devnull, "wb") as null:  # the stream may have no descriptor
                 os.dup2(null.fileno(), stream.fileno())
 
 
 class SteadyConsole(Console):
-    """Never hide the cursor: a process that is killed could not show it again. Print texts as they can be shown."""
+    """Never hide the cursor, since a killed process could not restore it; escape unprintable characters."""
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Return a text that is safe to show: names in it may come from strangers."""
+        """Return text that is safe to display: names in it may come from untrusted files."""
         return super().render_str(printable(text, keep="\n\t"), **options)
 
     def show_cursor(self, show: bool = True) -> bool:
@@ -65,14 +65,14 @@ class SteadyConsole(Console):
 
 
 def is_terminal(stream: io.TextIOBase) -> bool:
-    """Return whether the stream interprets control sequences, and neither CI nor NO_COLOR asks for plain text."""
+    """Return whether the stream interprets control sequences, and neither CI nor NO_COLOR requests plain text."""
     if os.environ.get("NO_COLOR") or os.environ.get("CI", "").lower() not in {"", "0", "false"}:
         return False
     return stream.isatty() and os.environ.get("TERM", "").lower() not in {"", "dumb", "unknown"}
 
 
 def open_console(mode: str = AUTO) -> Console:
-    """Return a console on the present standard output; it never raises because the reader has left."""
+    """Return a console on the current standard output; printing never fails because the reader has exited."""
     stream = LastingStream(None if mode == QUIET else sys.stdout)
     terminal = is_terminal(stream) if mode == AUTO else mode not in (PLAIN, QUIET)
     return SteadyConsole(
@@ -88,7 +88,7 @@ def open_console(mode: str = AUTO) -> Console:
 
 
 GAP = 2
-"""Between columns."""
+"""Spaces between columns."""
 NONE = "-"
 """A cell without a value."""
 
@@ -101,7 +101,7 @@ class TextTable:
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]  # a text for each column
     left_out_first: Sequence[str] = ()  # columns that are dropped, in this order, until the others fit
-    texts: Collection[str] = ()  # columns that are aligned left, as the first is; the others are aligned right
+    texts: Collection[str] = ()  # left-aligned columns besides the first; the others are right-aligned
 
     def is_text(self, column: str) -> bool:
         """Return whether a column is aligned left."""
@@ -109,7 +109,7 @@ class TextTable:
 
 
 def show(console: Console, table: TextTable) -> None:
-    """Print a table: in a pipe whole, on a terminal in as many columns as fit, or with a line for each cell."""
+    """Print a table: all columns into a pipe; on a terminal as many columns as fit, or a line for each cell."""
     texts = [[name, *(printable(row[index]) for row in table.rows)] for index, name in enumerate(table.columns)]
     columns, room = texts, console.width if console.is_terminal else sys.maxsize
     for name in table.left_out_first:
@@ -142,6 +142,6 @@ def _width(columns: Sequence[Sequence[str]]) -> int:
 
 
 def _padded(column: Sequence[str], *, left: bool) -> list[str]:
-    """Return texts of one width."""
+    """Return texts padded to the same width."""
     blanks = [" " * (_width([column]) - cell_len(text)) for text in column]
     return [text + blank if left else blank + text for text, blank in zip(column, blanks, strict=True)]

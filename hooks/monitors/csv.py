@@ -16,8 +16,8 @@ FILE_NAME = "metrics.csv"
 class CSV(HostHook):
     """Write every report as a row of `metrics.csv` in the run directory.
 
-    The columns are step, split and the names of all values so far. The file is written as a whole at each evaluation
-    and checkpoint, and at the end. A resumed run first removes the rows of the steps that it repeats, and that of the
+    The columns are step, split and the names of all values so far. The whole file is rewritten at each evaluation and
+    checkpoint, and at the end. A resumed run first removes the rows of the steps that it repeats, and the row of the
     test split.
 
     Group: monitor

@@ -56,7 +56,7 @@ class EarlyStopping(HostHook):
         self._state: dict[str, Any] = {**self.start, **state}
 
     def begin_anew(self) -> None:
-        """Forget the values so far, but not what they have led to."""
+        """Reset the best value and the counts, but keep their consequences, such as a reduced learning rate."""
         self._state |= EarlyStopping.start
 
     def summary(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from hookline.trainer.errors import as_typed, check_choice
 from hookline.trainer.hook import HostHook, Run
 from hookline.trainer.run import results
 
-MOST_ROWS = 16  # layers that the terminal shows of a network; those with most bytes
+MOST_ROWS = 16  # maximum number of layers shown per network on the terminal: those with most bytes
 REASON_LENGTH = 300
 FIRST_SCREEN = "http://localhost:6006/#custom_scalars"  # related curves in one chart
 
@@ -19,8 +19,8 @@ FIRST_SCREEN = "http://localhost:6006/#custom_scalars"  # related curves in one 
 class FinalTable(HostHook):
     """Print metrics of train, validation and test, parameters, sizes, layers, speed, status and the run directory.
 
-    Stopped and failed runs have a table too, with dashes in place of missing values. No number is truncated: on a
-    narrow terminal the table has fewer columns, or a line for each value.
+    Stopped and failed runs have a table too, with dashes for missing values. No number is truncated: on a narrow
+    terminal, the table has fewer columns, or a line for each value.
 
     Group: monitor
 
@@ -41,8 +41,8 @@ class FinalTable(HostHook):
         """Set how to print.
 
         Args:
-            mode: "styled" for a terminal's text, "plain" for text without control characters, "quiet" for none; "auto"
-                decides by the output.
+            mode: "styled" for styled text, "plain" for text without control characters, "quiet" for no text; "auto"
+                chooses by the output.
         """
         self._mode = check_choice("mode", mode, (AUTO, "styled", PLAIN, QUIET))
 
@@ -55,7 +55,7 @@ class FinalTable(HostHook):
         title = f"{run.recipe}: {describe_status(summary)}"
         show(console, metric_table(title, summary, {name: each.split.size for name, each in run.held_out.items()}))
         for label, text in result_lines(summary):
-            console.print(f"{label:<11}{text}", soft_wrap=not console.is_terminal)  # a terminal breaks within words
+            console.print(f"{label:<11}{text}", soft_wrap=not console.is_terminal)  # terminals break within words
         for table in [*network_tables(summary, MOST_ROWS), *layer_tables(summary)]:
             console.print()
             show(console, table)
@@ -81,7 +81,7 @@ def _steps(count: int) -> str:
 
 
 def result_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the lines below the table, as label and text; what is missing is left out."""
+    """Return the lines below the table as (label, text), without those of missing values."""
     lines = []
     if (best := summary.get("best") or {}).get("values"):
         lines.append(("validation", f"best at step {best['step']}"))
@@ -104,7 +104,7 @@ def result_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _cost_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the run's time to its first step, its memory, its precision, and where it computed."""
+    """Return the lines on the time to the first step, peak memory, precision and replicas."""
     lines = []
     if start := summary.get("time_to_first_step"):
         parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in start.items() if name != "seconds")
@@ -127,7 +127,7 @@ def _cost_lines(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _network_lines(networks: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return a line on the kind and the cost of a network; for several networks, one line for each size."""
+    """Return a line on the kind and the cost of a network; of several networks, equal ones share a line."""
     if len(networks) < 2:
         return [("network", text) for own in networks.values() if (text := describe_network(own))]
     alike: dict[str, list[str]] = {}
@@ -141,7 +141,7 @@ def _network_lines(networks: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def describe_network(network: Mapping[str, Any]) -> str:
-    """Return the kind of a network and the cost of an example, such as "BNN; MACs an example: 640 1-bit x 1-bit"."""
+    """Return a network's kind and its cost per example, such as "BNN; MACs an example: 640 1-bit x 1-bit"."""
     if "macs" not in network:
         return ""
     macs = network["macs"]
@@ -157,9 +157,9 @@ def _describe_size(sizes: Mapping[str, int]) -> str:
     return text
 
 
-FEWEST = 3  # columns of a hook's table that stay, however narrow the terminal
+FEWEST = 3  # columns of a hook's table that are kept even on a narrow terminal
 TEXTS = ("kind", "output")
-"""Columns of texts beside the first; the others hold numbers."""
+"""Text columns besides the first; the others hold numbers."""
 
 
 def as_markdown(tables: Sequence[TextTable]) -> str:
@@ -176,7 +176,7 @@ HELD_OUT = ("validation", "test")
 
 
 def metric_table(title: str, summary: Mapping[str, Any], sizes: Mapping[str, int]) -> TextTable:
-    """Return metrics and losses by split; shares of a split have no more decimals than its size supports."""
+    """Return metrics and losses by split; fractions of a split have no more decimals than its size supports."""
     rows = []
     for name, train, *held_out in results.metric_rows(summary):
         is_loss = name == "loss" or name.endswith("/loss")
@@ -221,12 +221,12 @@ COLUMNS: dict[str, Callable[[Layer], str]] = {
     "MACs": lambda layer: NONE if layer["macs"] is None else f"{layer['macs']:,}",
     "size": lambda layer: results.format_bytes(layer["bytes"]),
 }
-"""Columns of a network's table, with the text of a layer of `summary.json`."""
+"""Columns of a network's table, with functions that format a layer of `summary.json`."""
 LEFT_OUT_FIRST = ("kind", "output", "input bits", "MACs", "zeros", "weight bits", "params")
 
 
 def network_tables(summary: Mapping[str, Any], most: int | None = None) -> list[TextTable]:
-    """Return a table for each network of a run, of at most so many rows; equal networks share one."""
+    """Return a table for each network of a run, with at most `most` rows; equal networks share one."""
     alike: dict[tuple[tuple[str, ...], ...], list[str]] = {}
     for name, network in (summary.get("networks") or {}).items():
         if layers := network.get("layers"):

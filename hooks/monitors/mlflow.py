@@ -10,19 +10,19 @@ from typing import Any
 
 from hookline.hooks.monitors.remote import RemoteLogger
 
-MOST = 100  # parameters that MLflow takes in one request
-TAG = "hookline.id"  # of a remote run: the id in the run directory, which finds it again
+MOST = 100  # maximum number of parameters in one MLflow request
+TAG = "hookline.id"  # tag of a remote run that holds the id stored in the run directory, by which it is found again
 
 
 class MLflow(RemoteLogger):
     """Log reports, config, results and pictures to an MLflow server.
 
     The names of metrics begin with the split, such as `validation/metric/accuracy`. The parameters are those of
-    TensorBoard's HPARAMS tab; the whole config, the pictures of `pictures/` and what `scripts/export.py` writes are
+    TensorBoard's HPARAMS tab; the whole config, the pictures of `pictures/` and the output of `scripts/export.py` are
     artifacts. Results are tags; those on the test split are metrics too only if the best step is the last one. A
     separate thread sends everything, so training never waits. If the service fails, training continues, and one warning
-    says why. A resumed run continues the same remote run, with each step once: `mlflow.json` in the run directory holds
-    the id. `pip install -e '.[mlflow]'` adds what the hook needs.
+    gives the reason. A resumed run continues the same remote run and logs each step once: `mlflow.json` in the run
+    directory holds the id. `pip install -e '.[mlflow]'` installs the dependencies.
 
     Group: monitor
 
@@ -43,8 +43,8 @@ class MLflow(RemoteLogger):
         """Set where to log.
 
         Args:
-            experiment: name of the experiment; made if there is none.
-            tracking_uri: of the server, or such as sqlite:///mlflow.db; None for MLFLOW_TRACKING_URI or MLflow's own.
+            experiment: name of the experiment; created if it does not exist.
+            tracking_uri: a server, or such as sqlite:///mlflow.db; None for MLFLOW_TRACKING_URI or MLflow's default.
             timeout: seconds to wait at the end until everything is sent.
         """
         super().__init__(timeout)
@@ -56,7 +56,7 @@ class MLflow(RemoteLogger):
         from mlflow import MlflowClient
         from mlflow.entities import Param
 
-        os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # amid the progress
+        os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # would garble the progress bar
         for name in ("mlflow", "alembic"):
             logging.getLogger(name).setLevel(logging.ERROR)
         self._client = MlflowClient(self._uri)
@@ -94,5 +94,5 @@ class MLflow(RemoteLogger):
 
 
 def _allowed(name: str) -> str:
-    """Return a name with the characters that MLflow takes."""
+    """Return a name with "_" for each character that MLflow does not allow."""
     return "".join(character if character.isalnum() or character in "_-. :/" else "_" for character in name)

@@ -1,4 +1,4 @@
-"""NaN guard: withhold a step whose loss, gradients or new state are not finite; then stop, skip it or roll back."""
+"""NaN guard: hold back a step with a non-finite loss, gradient or new state; then stop, skip the step or roll back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHOWN_NAMES = 5
 REMEDY = "Lower the learning rate, clip the gradients, or check data and initial weights for NaN."
 STOP, SKIP, ROLLBACK = POLICIES = ("stop", "skip", "rollback")
 OWN = re.compile(r"(?:[^/]+/){0,2}?(?:loss|gradient|state)/.")
-"""A veto of the guard: an objective and a network if there are several, the kind, and what it holds."""
+"""Matches a veto of the guard: objective and network, each only if there are several, then the kind and the name."""
 
 
 class NanGuard(GraphHook, HostHook):
@@ -29,8 +29,8 @@ class NanGuard(GraphHook, HostHook):
     loop makes. With a LossScaleOptimizer, which skips steps whose gradients overflow, gradients are not checked. If one
     of several objectives is skipped, the objectives after it in the step are skipped too (see `GraphHook.veto`).
 
-    policy=rollback returns to the newest checkpoint. Which one that is depends on interruptions, each of which saves
-    one, and on the wall time unless `hooks.checkpoint.every_seconds=0`. With 0, uninterrupted runs give the same bits.
+    policy=rollback returns to the newest checkpoint. Which one that is depends on interruptions, since each saves one,
+    and on the wall time unless `hooks.checkpoint.every_seconds=0`. With 0, uninterrupted runs are bit-identical.
 
     Group: guard
 
@@ -43,7 +43,7 @@ class NanGuard(GraphHook, HostHook):
         tests/hooks/monitors/test_nan_guard.py: infinities of both signs must not cancel, and a large finite sum must
             not count as infinite.
         tests/trainer/run/test_nan_policy.py: with one objective, a skipped step changes nothing. A run that is
-            interrupted after its last rollback gives the same bits when it is resumed.
+            interrupted after its last rollback and resumed gives bit-identical results.
         tests/distributed/test_nan_on_one_replica.py: NaN in the part of one replica counts as NaN in all.
 
     Example:
@@ -51,7 +51,7 @@ class NanGuard(GraphHook, HostHook):
         python train.py recipe=baseline hooks.nan_guard.policy=rollback
     """
 
-    priority = 0  # speaks before any other hook acts on the chunk
+    priority = 0  # runs before any other hook acts on the chunk
 
     def __init__(
         self, *, policy: str = "stop", at_most: int = 10, rate_factor: float = 0.5, network: str = "*"
@@ -60,10 +60,10 @@ class NanGuard(GraphHook, HostHook):
 
         Args:
             policy: "stop" ends the run at the first step that is held back; "skip" continues with the next step, as if
-                it had not been made; "rollback" returns to the newest checkpoint and continues at a lower
+                that step had not been taken; "rollback" returns to the newest checkpoint and continues at a lower
                 learning rate.
             at_most: how many steps a run may skip, or how often it may roll back, before it ends; at least 1.
-            rate_factor: with "rollback", what the learning rate of every network is multiplied by each time; in (0, 1].
+            rate_factor: with "rollback", factor on the learning rate of every network each time; in (0, 1].
             network: name of the watched network, or a pattern; "*" for every network of a run.
         """
         self.network = network
@@ -85,7 +85,7 @@ class NanGuard(GraphHook, HostHook):
         return {"skipped": list(self._skipped)}
 
     def veto(self, context: StepContext) -> Tensors:
-        """Return for each loss, gradient and new state value whether it holds NaN or infinity."""
+        """Return, for each loss, gradient and new state value, whether it contains NaN or infinity."""
         checked = {f"loss/{name}": value for name, value in context.losses.items()}
         if not isinstance(context.network.optimizer, keras.optimizers.LossScaleOptimizer):
             checked |= {f"gradient/{name}": value for name, value in context.gradients.items() if value is not None}
@@ -95,7 +95,7 @@ class NanGuard(GraphHook, HostHook):
     def on_veto(self, run: Run) -> None:
         """Skip the step that is held back, roll back, or raise an error that names step and variables."""
         if run.control.skip or run.control.rate_factor is not None:
-            return  # the guard of another network has answered
+            return  # the guard of another network has already handled it
         own = [name for name in run.control.vetoes if OWN.match(name)]
         if not own:
             return
@@ -122,7 +122,7 @@ class NanGuard(GraphHook, HostHook):
 
 
 def find_not_finite(values: Mapping[str, tf.Tensor | tf.IndexedSlices]) -> Tensors:
-    """Return bool scalars by name: whether any entry is NaN or infinite, checked only if the sum of all is."""
+    """Return bool scalars by name: whether any entry is not finite, checked only if the sum of all is not finite."""
     dense = [each.values if isinstance(each, tf.IndexedSlices) else each for each in values.values()]
     if not dense:
         return {}

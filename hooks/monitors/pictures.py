@@ -21,8 +21,8 @@ from hookline.trainer.hook import HostHook, Report, Run
 from hookline.trainer.run.results import COMPLETE
 
 DIRECTORY_NAME, FRAMES, GONE = "pictures", ".frames", ".frames_gone"
-MOST_FRAMES = 200  # beyond these only every second, fourth ... one is shown
-TOTAL_MILLISECONDS, SHORTEST, LONGEST = 10_000, 60, 500  # of all frames together, and of one
+MOST_FRAMES = 200  # of a longer animation, only every second, fourth, ... frame is shown
+TOTAL_MILLISECONDS, SHORTEST, LONGEST = 10_000, 60, 500  # of all frames together; limits for a single one
 LAST_MILLISECONDS = 2_000
 MOST_BYTES = 2**26  # largest size of a frame file; Pillow also limits its pixels
 
@@ -54,7 +54,7 @@ class PictureFiles(HostHook):
         """Set how often to write.
 
         Args:
-            every: evaluations between two sets of pictures during training, the first included; 0 for the test alone.
+            every: evaluations between two sets of pictures during training, starting at the first; 0: only at the test.
             animate: whether pictures during training become animations.
         """
         self._every = check_integer("every", every, minimum=0)
@@ -71,7 +71,7 @@ class PictureFiles(HostHook):
 
     def on_fit_begin(self, run: Run) -> None:
         if not (run.directory / DIRECTORY_NAME / FRAMES).is_dir():
-            self._frames = {}  # of an earlier fit, which are in its animations
+            self._frames = {}  # those of an earlier fit are in its animations
         write_pictures(run.views.first_pictures, run.directory / DIRECTORY_NAME)
 
     def on_evaluation_end(self, run: Run, report: Report) -> None:
@@ -89,36 +89,36 @@ class PictureFiles(HostHook):
 
     def on_fit_end(self, run: Run, summary: dict[str, Any]) -> None:
         folder = run.directory / DIRECTORY_NAME
-        there = (folder / FRAMES).is_dir()  # unless a process that was killed after this has made the animations
+        there = (folder / FRAMES).is_dir()  # unless an earlier process was killed after it had written the animations
         for name, count in self._frames.items() if there else ():
             frames = read_frames(folder, name, count)
             if len(frames) > 1:
                 write_files({f"{file_name(name)}.gif": encode_animation(frames)}, folder)
-        if summary["status"] in COMPLETE:  # a later fit begins other animations
-            if there:  # at once, so that none is seen half removed
+        if summary["status"] in COMPLETE:  # a later fit starts new animations
+            if there:  # atomic, so that the folder is never found partly removed
                 (folder / FRAMES).rename(folder / GONE)
             shutil.rmtree(folder / GONE, ignore_errors=True)
 
 
 def is_due(every: int, number: int, *, last: bool = False) -> bool:
-    """Return whether an evaluation, from number 0, is an `every`-th one or the last; never with 0."""
+    """Return whether evaluation `number`, counted from 0, is due: every `every`-th one and the last; none for 0."""
     return bool(every) and (last or number % every == 0)
 
 
 def write_pictures(pictures: Mapping[str, np.ndarray], folder: Path) -> None:
-    """Write pictures, float [height, width, 1 or 3] in [0, 1], as PNG files; the folder is made if there is one."""
+    """Write pictures, float [height, width, 1 or 3] in [0, 1], as PNG files; create the folder if there are any."""
     write_files({f"{file_name(name)}.png": encode_picture(name, picture) for name, picture in pictures.items()}, folder)
 
 
 def write_files(files: Mapping[str, bytes], folder: Path) -> None:
-    """Write files by name, each whole or not at all; the folder is made if there is one."""
+    """Write files by name, each completely or not at all; create the folder if there are any."""
     for name, content in files.items():
         make_folder(folder)
         write_whole(folder / name, content)
 
 
 def file_name(name: str) -> str:
-    """Return a picture's name as the name of a file, such as "mask_dense_kernel" for "mask/dense/kernel"."""
+    """Return a file name for a name, such as "mask_dense_kernel" for "mask/dense/kernel"."""
     return re.sub(r"[^A-Za-z0-9.-]+", "_", name).strip("_") or "picture"
 
 
@@ -133,19 +133,19 @@ def encode_picture(name: str, picture: np.ndarray) -> bytes:
 
 
 def frame_path(folder: Path, name: str, number: int) -> Path:
-    """Return where the frame of an animation is kept."""
+    """Return the path of a frame of an animation."""
     return folder / FRAMES / f"of_{file_name(name)}" / f"{number:06d}.png"
 
 
 def read_frames(folder: Path, name: str, count: int) -> list[Image.Image]:
-    """Return evenly spread frames of an animation, and its last one; what is missing or damaged is left out."""
+    """Return evenly spaced frames of an animation, and its last one; skip those that are missing or damaged."""
     stride = 2 ** max(0, math.ceil(math.log2(count / MOST_FRAMES)))
     frames: list[Image.Image] = []
     missing: list[str] = []
     for number in sorted({*range(0, count, stride), count - 1}):
         try:
             content = read_bytes(frame_path(folder, name, number), MOST_BYTES)
-            Image.open(io.BytesIO(content), formats=["PNG"]).verify()  # the end, too, which showing does not need
+            Image.open(io.BytesIO(content), formats=["PNG"]).verify()  # includes the end, which `load` does not need
             image = Image.open(io.BytesIO(content), formats=["PNG"])
             image.load()
             frames.append(image)

@@ -22,20 +22,20 @@ from hookline.trainer.hook import HostHook, Report, Run
 from hookline.trainer.run import results
 
 SHOWN_METRICS = 2
-WAITING = 0.05  # from this share of the training time on, waiting for batches is shown
+WAITING = 0.05  # the wait for batches is shown from this share of the training time on
 
 
 class Status:
-    """Keep the latest reports of a run, and put its position, speed, time left and metrics into words."""
+    """Keep the latest reports of a run, and format its position, speed, time left and metrics."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
         self._reports: dict[str, Report] = {}
-        self._begun: tuple[int, float, float] | None = None  # the first edge of a chunk: what is before is set-up
+        self._begun: tuple[int, float, float] | None = None  # at the first chunk boundary: earlier time is setup
         self._evaluations = 0
 
     def take(self, report: Report | None) -> None:
-        """Note the edge of a chunk, and a report when there is one; the latest of each split is shown."""
+        """Record a chunk boundary and its report, if any; the latest report of each split is shown."""
         if self._begun is None:
             self._begun = (self.run.step, time.monotonic(), self.run.times.train_seconds)
         if report is not None:
@@ -43,7 +43,7 @@ class Status:
             self._reports[report.split] = report
 
     def seconds_left(self) -> float | None:
-        """Return the expected wall time to the last step, as those of this process took; None while it is unknown."""
+        """Return the wall time left, estimated from the steps and evaluations of this process; None while unknown."""
         run = self.run
         if self._begun is None or run.step <= self._begun[0]:
             return None
@@ -64,7 +64,7 @@ class Status:
         return f"step {run.step}/{run.total_steps}, epoch {epoch:.1f}/{epochs:.1f}"
 
     def speed(self) -> str:
-        """Return what is known, such as "12,345 examples/s, waiting for data 12 %, 0:31 left"."""
+        """Return the speed as far as it is known, such as "12,345 examples/s, waiting for data 12 %, 0:31 left"."""
         run, seconds = self.run, self.seconds_left()
         texts = [f"{run.images_per_second:,.0f} examples/s"] if run.images_per_second else []
         if (waiting := run.times.waiting_share or 0.0) >= WAITING:
@@ -74,7 +74,7 @@ class Status:
         return ", ".join(texts)
 
     def metrics(self) -> str:
-        """Return the latest metrics of training and validation, and the best one; empty before a report."""
+        """Return the latest training and validation metrics, and the best value; empty before the first report."""
         shown = [(split, self._of(split)) for split in ("train", "validation") if split in self._reports]
         groups = [f"{split} {texts}" for split, texts in shown if texts]
         best = self.run.best
@@ -113,7 +113,7 @@ CELL_WIDTH = 100
 
 
 class Lines:
-    """Print a line per epoch or half minute, whichever comes first, and `most` between the first and the last one."""
+    """Print a line per epoch or half minute, whichever comes first, at most `most` between the first and the last."""
 
     def __init__(self, console: Console, status: Status, most: int) -> None:
         self._console, self._status, run = console, status, status.run
@@ -122,7 +122,7 @@ class Lines:
         self._print(f"{run.recipe}: {status.position()}, batch {run.training.batch_size}{place}")
 
     def update(self, report: Report | None) -> None:
-        """Print a line when one is due, with the validation metrics if they come soon."""
+        """Print a line if one is due, preferably at an evaluation on the validation split."""
         run = self._status.run
         steps = run.step - self._printed_step
         slow = time.monotonic() - self._printed_time >= SLOW_EPOCH_SECONDS
@@ -145,7 +145,7 @@ class Lines:
 
 
 class Cell:
-    """Draw the bar in the output of a notebook's cell, each time in the place of the last one."""
+    """Draw the bar in the output of a notebook cell; each drawing replaces the previous one."""
 
     def __init__(self, status: Status, every_seconds: float) -> None:
         self._status, self._every_seconds = status, every_seconds
@@ -168,12 +168,12 @@ class Cell:
 
 
 def in_notebook() -> bool:
-    """Return whether a notebook's kernel runs this process; IPython in a terminal is a terminal."""
+    """Return whether this process is the kernel of a notebook; IPython in a terminal does not count."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return type(shell).__name__ == "ZMQInteractiveShell"
 
 
-BAR = 24  # most cells of the bar
+BAR = 24  # maximum width of the bar, in cells
 
 
 def draw(status: Status, width: int) -> Group:
@@ -198,8 +198,8 @@ class Progress(HostHook):
     Cost: A few lines of text per chunk. Measured: 0.02 s for `recipe=baseline` into a file.
 
     Pitfalls:
-        tests/hooks/monitors/test_progress.py: the time left of a resumed run counts from where it resumed; a pipe gets
-            no control characters.
+        tests/hooks/monitors/test_progress.py: a resumed run estimates its time left from the steps since it resumed; a
+            pipe gets no control characters.
 
     Example:
         python train.py recipe=bnn hooks.progress.lines=10
@@ -212,8 +212,8 @@ class Progress(HostHook):
 
         Args:
             mode: "bar", "plain" for lines, "quiet" for nothing; "auto" decides by the output.
-            every_seconds: time between two drawings of the bar; above 0.
-            lines: the most plain lines after the first one; at least 1.
+            every_seconds: seconds between two updates of the bar; above 0.
+            lines: maximum number of plain lines after the first one; at least 1.
         """
         self._mode = check_choice("mode", mode, (AUTO, "bar", PLAIN, QUIET))
         self._every_seconds = check_number("every_seconds", every_seconds, minimum=0, above_minimum=True)
@@ -225,7 +225,7 @@ class Progress(HostHook):
         return {}
 
     def on_fit_begin(self, run: Run) -> None:
-        self._close()  # of an earlier fit that never ended
+        self._close()  # the display of an earlier fit that never ended
         if self._mode == QUIET:
             return
         console, status = open_console(self._mode), Status(run)
@@ -236,11 +236,11 @@ class Progress(HostHook):
             self._display = Cell(status, self._every_seconds)
         elif console.is_terminal:
             self._display = Live(
-                get_renderable=lambda: draw(status, console.width),  # by a thread of its own
+                get_renderable=lambda: draw(status, console.width),  # called by a separate thread
                 console=console,
                 refresh_per_second=1 / self._every_seconds,
                 vertical_overflow="crop",
-                redirect_stderr=sys.stderr.isatty(),  # a file of errors stays one
+                redirect_stderr=sys.stderr.isatty(),  # not if it goes to a file
             )
             self._display.start(refresh=True)
         else:

@@ -18,16 +18,16 @@ from hookline.trainer.objective import Embedding, in_rows, sheet
 
 DIRECTORY_NAME = "tensorboard/train"  # TensorBoard looks for the config where it has found events
 CONFIG_NAME = "projector_config.pbtxt"
-MOST_EXAMPLES = 5_000  # the projector becomes slow beyond
-FEWEST_DIMENSIONS = 3  # it draws nothing at all below
+MOST_EXAMPLES = 5_000  # with more, the projector becomes slow
+FEWEST_DIMENSIONS = 3  # with fewer, it draws nothing
 
 
 class Projector(HostHook):
-    """Write embeddings for TensorBoard's tab "Projector" at the final test. It needs the hook `tensorboard`, too.
+    """Write embeddings for TensorBoard's "Projector" tab at the final test. Requires the hook `tensorboard`.
 
     The files are next to the training events: `projector_config.pbtxt`, and for each embedding its vectors
     (`<name>.tsv`), the labels of the examples (`<name>_labels.tsv`) and a picture of all images (`<name>_images.png`),
-    where gray images have the color of their class. Of more than 5,000 examples, 5,000 evenly spaced ones are shown.
+    in which gray images are tinted by class. If there are more than 5,000 examples, 5,000 evenly spaced ones are shown.
     Vectors with fewer than three dimensions are padded with zeros.
 
     Group: monitor
@@ -49,8 +49,8 @@ class Projector(HostHook):
         """Set how often to write.
 
         Args:
-            every: evaluations between two sets during training, the first included, each replacing the previous one; 0
-                for the test alone.
+            every: evaluations between two sets during training, from the first evaluation on; each set replaces the
+                previous one. 0: only at the test.
         """
         self._every = check_integer("every", every, minimum=0)
         self._evaluations = 0
@@ -68,7 +68,7 @@ class Projector(HostHook):
 
 
 def write_embeddings(embeddings: Mapping[str, Embedding], folder: Path) -> None:
-    """Write embeddings and the config that lists them; the folder is made if there is one to write."""
+    """Write embeddings and the config that lists them; create the folder if there are any."""
     config = ProjectorConfig()
     files: dict[str, bytes] = {}
     for name, embedding in embeddings.items():
@@ -81,7 +81,7 @@ def write_embeddings(embeddings: Mapping[str, Embedding], folder: Path) -> None:
 
 
 def _shown_examples(embedding: Embedding) -> Embedding:
-    """Return the examples with finite vectors, at most as many as the projector can show, in the form that it needs."""
+    """Return the examples with finite vectors, at most `MOST_EXAMPLES`, padded to at least `FEWEST_DIMENSIONS`."""
     missing = max(0, FEWEST_DIMENSIONS - embedding.vectors.shape[1])
     vectors = np.pad(embedding.vectors, [(0, 0), (0, missing)])
     rows = np.flatnonzero(np.isfinite(vectors).all(axis=1))
@@ -92,13 +92,13 @@ def _shown_examples(embedding: Embedding) -> Embedding:
 
 
 def _embedding_files(name: str, embedding: Embedding, info: EmbeddingInfo) -> dict[str, bytes]:
-    """Return the files of one embedding by name, and note them in the config."""
+    """Return the files of one embedding by name, and enter them in the config."""
     info.tensor_path = f"{name}.tsv"
     files = {info.tensor_path: _tsv([[f"{value:.6g}" for value in row] for row in embedding.vectors.tolist()])}
     if embedding.labels:
         info.metadata_path = f"{name}_labels.tsv"
         columns = [[" ".join(str(value).split()) for value in each.tolist()] for each in embedding.labels.values()]
-        header = [list(embedding.labels)] if len(columns) > 1 else []  # as the projector wants it
+        header = [list(embedding.labels)] if len(columns) > 1 else []  # the projector expects none for one column
         files[info.metadata_path] = _tsv([*header, *zip(*columns, strict=True)])
     if embedding.images is not None:
         height, width = embedding.images.shape[1:3]
@@ -113,11 +113,11 @@ def _tsv(rows: Iterable[Sequence[str]]) -> bytes:
 
 
 COLORS = np.array([colorsys.hsv_to_rgb(0.618 * number % 1.0, 0.7, 1.0) for number in range(20)], np.float32)
-"""Of classes: hues far apart."""
+"""Colors of classes: hues far apart."""
 
 
 def sprite_picture(images: np.ndarray, labels: Mapping[str, np.ndarray] | None = None) -> np.ndarray:
-    """Return one picture of all images, row by row, their range scaled to [0, 1]; gray ones in the color of a class."""
+    """Return one picture of all images, row by row, scaled to [0, 1]; gray images are tinted by their first label."""
     low, high = float(images.min()), float(images.max())
     images = (images - low) / ((high - low) or 1.0)
     if images.shape[-1] == 1 and labels:

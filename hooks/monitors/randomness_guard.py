@@ -1,4 +1,4 @@
-"""Randomness guard: check before the first step that what should be random is, and what should repeat does."""
+"""Randomness guard: check before the first step that random draws vary and that the same seeds repeat them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hookline.trainer.objective import Batch
 
 EXAMPLES, DRAWS = 16, 4
 UNLIKELY = 1e-6  # chance of a false alarm
-COIN = 0.5  # the least varied change that is made to every example
+COIN = 0.5  # assumed for changes made to every example: a coin flip is the least varied one
 WARN, STOP = "warn", "stop"
 REMEDY = "Expected draws of its own for each example, from its seeds alone: see trainer/input/order.py."
 
@@ -56,7 +56,7 @@ class RandomnessGuard(HostHook):
         """Set what to do about a fault.
 
         Args:
-            on_fault: "stop" ends the run with one line; "warn" shows the line and continues.
+            on_fault: "stop" ends the run with an error; "warn" shows a warning for each fault and continues.
         """
         self._on_fault = check_choice("on_fault", on_fault, (STOP, WARN))
         self._faults: list[str] = []
@@ -76,7 +76,7 @@ class RandomnessGuard(HostHook):
 
 
 def find_faults(training: TrainingBatches, step: int) -> list[str]:
-    """Return the faults found in the batches of a run from a step on, one line each."""
+    """Return the faults found in the batches of a run from `step` on, one line each."""
     now = tf.constant(step, tf.int64)
     rows = training.indices(now)[:EXAMPLES]
     examples = training.read(rows)
@@ -102,7 +102,7 @@ def _augment_faults(training: TrainingBatches, examples: Batch, step: tf.Tensor)
     def change(batch: Batch, seeds: tf.Tensor) -> dict[str, Batch]:
         return {name: each(batch, seeds) for name, each in alone.items()}
 
-    # Traced, as in a run: what is drawn outside TensorFlow is constant then.
+    # Traced, as in a run: draws outside TensorFlow become constants.
     traced = tf.function(change, autograph=False).get_concrete_function(examples, seeds[0])
     draws = [traced(examples, each) for each in seeds]
     judged = [each.name for each in augments if _may_judge(each, len(examples["index"]))]
@@ -123,14 +123,14 @@ def _augment_faults(training: TrainingBatches, examples: Batch, step: tf.Tensor)
 
 
 def _may_judge(augment: Augment, count: int) -> bool:
-    """Return whether equal draws are unlikely to be chance, even of a change of one form, such as a mirrored image."""
+    """Return whether equal draws are unlikely by chance, even for a change with a single form, such as mirroring."""
     probability = COIN if augment.probability == 1.0 else augment.probability
     same = probability**DRAWS + (1.0 - probability) ** DRAWS
     return same**count <= UNLIKELY
 
 
 def _varied(traced: Changed, names: set[str], examples: Batch, row: int, seeds: Sequence[tf.Tensor]) -> set[str]:
-    """Return which augmentations change an example differently at different places of a batch."""
+    """Return the augmentations that change an example differently at different positions in a batch."""
     count = len(examples["index"])
     copies = {name: tf.repeat(tensor[row : row + 1], count, axis=0) for name, tensor in examples.items()}
     found: set[str] = set()
@@ -147,7 +147,7 @@ def _differing(first: Batch, second: Batch) -> list[str]:
 
 
 def _bits(value: tf.Tensor) -> bytes:
-    """Return the bits of a tensor, or of all of several inputs."""
+    """Return the bytes of a tensor, or of all tensors of a structure."""
     return b"".join(np.asarray(tensor.numpy()).tobytes() for tensor in tf.nest.flatten(value))
 
 

@@ -1,4 +1,4 @@
-"""What TensorBoard shows beside curves: settings and results, texts, the graph, pictures, histograms, the layout."""
+"""Records for TensorBoard: hyperparameters and results, scalars, texts, the graph, pictures, histograms, the layout."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ALWAYS = {
     "steps": "trainer.steps",
     "seed": "seed",
 }
-"""Names of the settings that every run shows, where it has them."""
+"""Hyperparameters shown for every run whose config sets them, by name: the config key."""
 FIRST = ("hooks", "learning_rate", "model", "recipe", "seed")
 
 
@@ -70,7 +70,7 @@ def _is_part(key: str, keys: set[str]) -> bool:
 
 def start_summary(values: Mapping[str, Value]) -> Summary:
     """Return the record that opens a session of TensorBoard's hparams plugin, with hyperparameters by name."""
-    from tensorboard.plugins.hparams.summary import session_start_pb  # it uses TensorFlow when it is imported
+    from tensorboard.plugins.hparams.summary import session_start_pb  # uses TensorFlow on import
 
     # TensorBoard sorts them by name, capitals first, and shows five: those in FIRST, unless others differ between runs.
     values = {name.capitalize().replace("_", " ") if name in FIRST else name: value for name, value in values.items()}
@@ -86,7 +86,7 @@ def end_summary(status: str) -> Summary:
 
 
 def reached_values(summary: Mapping[str, Any]) -> dict[str, float]:
-    """Return a run's best values on the validation split, and those on the test split, by tag."""
+    """Return a run's best validation values and its test values, by tag."""
     rows = metric_rows(summary)
     best = {f"summary/best_validation/{name}": value for name, _, value, _ in rows}
     tested = {f"summary/test/{name}": value for name, *_, value in rows}
@@ -94,14 +94,14 @@ def reached_values(summary: Mapping[str, Any]) -> dict[str, float]:
 
 
 def summary_as_markdown(summary: dict[str, Any]) -> str:
-    """Return the result as a Markdown table of the metrics, followed by everything that `summary.json` holds."""
+    """Return the result as a Markdown table of the metrics, followed by the contents of `summary.json`."""
     lines = ["| | train (final) | validation (best) | test |", "|---|---|---|---|"]
     lines += [f"| {name} | {' | '.join(map(format_value, values))} |" for name, *values in metric_rows(summary)]
     return "\n".join([*lines, "", "```json", json.dumps(summary, indent=2, default=str), "```"])
 
 
-MOST_BYTES = 8 * 2**20  # a browser takes too long to lay out more
-LARGE = 1_000  # bytes of a constant
+MOST_BYTES = 8 * 2**20  # browsers take too long to lay out larger graphs
+LARGE = 1_000  # bytes above which a constant is large
 
 
 def graph_event(graph: Any) -> Event | None:
@@ -159,8 +159,8 @@ def histogram_summary(arrays: Mapping[str, np.ndarray]) -> Summary:
 
 
 def histogram(values: np.ndarray) -> np.ndarray:
-    """Return how many values lie in each of 30 equal parts of their range; values that are not finite are left out."""
-    # TensorBoard's `histogram_pb` would compare each value with each part: 30 bytes a weight, and none may be infinite.
+    """Return the histogram of the finite values, float64 [30, 3]: lower edge, upper edge, count; [0, 3] if none."""
+    # TensorBoard's `histogram_pb` compares every value with every bin (30 bytes per weight) and fails on infinite ones.
     flat = np.asarray(values).ravel().astype(np.float64)  # edges in float32 may coincide, or overflow
     flat = flat[np.isfinite(flat)]
     if not flat.size:
@@ -176,17 +176,17 @@ def histogram(values: np.ndarray) -> np.ndarray:
 
 LOSS, METRIC, GRADIENTS, RATE, TIME = "loss", "metric", "grad_norm", "opt", "time"
 TITLES = {LOSS: "Losses", METRIC: "Metrics", GRADIENTS: "Gradient norms", RATE: "Optimizer", TIME: "Time"}
-"""Titles of the namespaces that any run has; a technique's own keep their name."""
-WHOLE = (GRADIENTS, "sparsity")  # namespaces whose values all share one chart
+"""Titles of the common namespaces; a namespace of a technique is shown under its own name."""
+WHOLE = (GRADIENTS, "sparsity")  # namespaces that are one chart
 TOTAL = "total"
 HELD_UP = ("evaluation_ms", "save_ms")
 
 
 def layout_summary(names: Iterable[str], *, hooks: Collection[str], networks: Collection[str]) -> Summary:
-    """Return the layout of the custom scalars tab, in which each name has a curve; empty for no names."""
+    """Return a layout of the custom scalars tab with a curve for each name; empty if there are no names."""
     total = f"/{LOSS}/{TOTAL}"
     scopes = {*networks, *(name.removesuffix(total) for name in names if name.endswith(total))}
-    charts: dict[tuple[str, str], dict[str, str]] = {}  # by namespace and what is before it: titles, with names
+    charts: dict[tuple[str, str], dict[str, str]] = {}  # {(namespace, prefix): {title: tags}}
     for name in sorted(set(names), key=lambda name: (not name.endswith(total.removeprefix("/")), name)):
         start, namespace, rest = _split(name, hooks, scopes)
         title, tags = _chart(f"{start}{namespace}", namespace, rest)
@@ -218,4 +218,4 @@ def _chart(start: str, namespace: str, rest: str) -> tuple[str, str]:
     if namespace == TIME and stem in HELD_UP:
         return f"{start}: held up", f"^{re.escape(start)}/({'|'.join(HELD_UP)})$"
     title = start if namespace in WHOLE or not stem else f"{start}/{stem}"
-    return title, f"^{re.escape(title)}([/@]|$)"  # and what is under it, and its places such as "recall@5"
+    return title, f"^{re.escape(title)}([/@]|$)"  # also names below it, and cutoffs such as "recall@5"

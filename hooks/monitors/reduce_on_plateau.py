@@ -42,10 +42,10 @@ class ReduceOnPlateau(EarlyStopping):
         """Set how the rate is lowered.
 
         Args:
-            factor: what the rate is multiplied by each time, above 0, up to 1.
+            factor: factor by which the rate is multiplied each time; in (0, 1].
             patience: evaluations on the validation split without an improvement before the rate is lowered; at least 1.
             min_delta: the gain that an improvement must exceed, in units of the metric; at least 0.
-            least: share of the full rate below which it is not lowered, above 0, up to 1.
+            least: share of the full rate below which it is not lowered; in (0, 1].
         """
         self._factor = check_number("factor", factor, minimum=0, maximum=1, above_minimum=True)
         self._least = check_number("least", least, minimum=0, maximum=1, above_minimum=True)

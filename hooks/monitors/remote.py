@@ -1,4 +1,4 @@
-"""What loggers to other services share: a thread sends the reports, so a slow or broken service holds up no step."""
+"""Base class of loggers to remote services: a thread sends the reports, so a slow or broken service delays no step."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ from hookline.trainer.run.results import COMPLETE
 
 
 class RemoteLogger(HostHook):
-    """Send reports to a service by a thread, each step once, even if a killed run is resumed.
+    """Send reports to a service from a thread, each step once, even if a killed run is resumed.
 
-    A file in the run directory holds the id of the remote run. A resumed run sends what `metrics.jsonl` has beyond the
-    last step of the service. After an error nothing more is sent in this process, and one warning says so.
+    A file in the run directory holds the id of the remote run. A resumed run sends the reports in `metrics.jsonl` that
+    follow the service's last step. After an error, this process warns once and sends nothing more.
     """
 
     package = ""
     directory: Path
     config: Mapping[str, Any]
-    settings: Mapping[str, bool | float | str]  # the main ones
+    settings: Mapping[str, bool | float | str]  # the main hyperparameters
     tags: list[str]
-    pictures: list[Path]  # files, known at the end
-    export: Path | None  # a file, or a directory, that scripts/export.py has written
+    pictures: list[Path]  # files; set at the end
+    export: Path | None  # file or directory written by scripts/export.py
 
     def __init__(self, timeout: float) -> None:
         self._timeout = check_number("timeout", timeout, minimum=0.0)
-        self._queue: Queue[Any] = Queue()  # steps with their values, then a function that ends
+        self._queue: Queue[Any] = Queue()  # pairs of step and values, then the function that finishes
         self._thread: threading.Thread | None = None
-        self._step, self._values = -1, dict[str, float]()  # the reports of a step, until the next step reports
+        self._step, self._values = -1, dict[str, float]()  # reports of one step, kept until the next step reports
         self._failure = ""
         self.pictures, self.export = [], None
 
     @abstractmethod
     def connect(self, identifier: str, reports: bool) -> int:
-        """Open the run of this id, or a new one; return the last step that the service has, or -1."""
+        """Open the remote run with this id, or create it; return the last step that the service has, or -1."""
 
     @abstractmethod
     def send(self, step: int, values: Mapping[str, float]) -> None:
@@ -59,7 +59,7 @@ class RemoteLogger(HostHook):
 
     @abstractmethod
     def finish(self, complete: bool, reached: Mapping[str, float]) -> None:
-        """Send what the run has reached, the pictures and the export, and close it."""
+        """Send the results, the pictures and the export, and close the remote run."""
 
     def state_dict(self) -> dict[str, Any]:
         return {}
@@ -90,7 +90,7 @@ class RemoteLogger(HostHook):
         self._close(self._thread, summary.get("status") in COMPLETE, reached_values(summary))
 
     def send_export(self, run: Run, path: Path) -> None:
-        """Send an exported file to the remote run of a run that is complete, if it has one."""
+        """Send an export to the remote run of a completed run, if there is one."""
         if (run.directory / f"{self.package}.json").exists():
             self.export = path
             self._close(self._start(run, reports=False), True, {})
@@ -104,7 +104,7 @@ class RemoteLogger(HostHook):
         self._thread = None
 
     def _start(self, run: Run, *, reports: bool = True) -> threading.Thread:
-        # Here, as importing beside the loop would slow its first steps.
+        # Imported here: an import in the thread would slow the first steps.
         import_optional(self.package, extra=self.package, needed_by=f"The hook '{self.name}'")
         self.directory, self.config = run.directory.resolve(), run.config
         self.settings = hyperparameters(run.recipe, run.config, read_overrides(run.directory))
@@ -127,7 +127,7 @@ class RemoteLogger(HostHook):
         self._values = {}
 
     def _warn(self) -> None:
-        """Warn once that nothing more is sent, on the thread of the loop, which draws the progress bar as well."""
+        """Warn once that nothing more is sent, from the training thread, which also draws the progress bar."""
         if self._failure and self._thread is not None:
             warnings.warn(
                 f"The hook '{self.name}' sends nothing more: {self._failure}. The run continues, and {FILE_NAME} has "

@@ -1,4 +1,4 @@
-"""Split guard: the same image in two splits is found before the first step, by fingerprints of all examples."""
+"""Split guard: before the first step, find images that are in two splits, by fingerprints of all examples."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SHOWN = 3
 
 
 class Leak(NamedTuple):
-    """Name an example that an earlier split holds, too: the same bits ("exact"), or the same looks ("near")."""
+    """Name an example that is also in an earlier split, with the same bits ("exact") or the same looks ("near")."""
 
     split: str
     example: str
@@ -63,11 +63,11 @@ class SplitGuard(HostHook):
     """
 
     def __init__(self, *, on_leak: str = WARN, near: float = 0.35) -> None:
-        """Set what counts as a copy.
+        """Set what counts as a copy, and what to do about copies.
 
         Args:
-            on_leak: "warn" shows one line and continues; "stop" ends the run with it.
-            near: in [0, 1): how much nearer than the 10th nearest image a copy must be; 0 for exact copies alone.
+            on_leak: "warn" shows one warning and continues; "stop" ends the run with an error.
+            near: largest distance of a near copy, as a share of the 10th nearest image's, in [0, 1); 0: exact only.
         """
         self._on_leak = check_choice("on_leak", on_leak, (WARN, STOP))
         self._near = check_number("near", near, minimum=0.0, maximum=1.0, below_maximum=True)
@@ -102,13 +102,13 @@ class SplitGuard(HostHook):
 
 
 def find_leaks(splits: Mapping[str, Split], *, nearer: float) -> list[Leak]:
-    """Return the examples that an earlier split holds, too, in order; without near copies if `nearer` is 0."""
+    """Return the examples that are also in an earlier split, in order; only exact copies if `nearer` is 0."""
     names = list(splits)
     digests, looks = zip(*(fingerprints(split, with_looks=nearer > 0.0) for split in splits.values()), strict=True)
     starts = np.cumsum([0, *(split.size for split in splits.values())])
     found = _exact(digests, starts)
     images = [each for each in looks if each is not None]
-    if len(images) == len(splits) and len({each.waves.shape[1] for each in images}) == 1:  # all of one form
+    if len(images) == len(splits) and len({each.waves.shape[1] for each in images}) == 1:  # all comparable
         joined = join_looks(images)
         for start, stop in itertools.pairwise(starts[1:].tolist()):
             copies = near_copies(joined, start, stop, nearer=nearer)
@@ -124,7 +124,7 @@ def find_leaks(splits: Mapping[str, Split], *, nearer: float) -> list[Leak]:
 
 
 def _exact(digests: Sequence[list[bytes]], starts: np.ndarray) -> dict[int, tuple[int, str, float]]:
-    """Return the position of each exact copy with the first one of an earlier split."""
+    """Return the exact copies by position, each with the position of its first occurrence in an earlier split."""
     seen: dict[bytes, int] = {}
     found: dict[int, tuple[int, str, float]] = {}
     for start, each in zip(starts.tolist(), digests, strict=False):
@@ -141,7 +141,7 @@ def _counts(leaks: list[Leak], kind: str) -> dict[str, int]:
 
 
 def describe(leaks: list[Leak]) -> str:
-    """Return one line on what was found."""
+    """Return one line that describes the leaks."""
     parts = [f"{count} {kind} {places}" for kind in (EXACT, NEAR) for places, count in _counts(leaks, kind).items()]
     pairs = [f"{leak.split} {leak.example} and {leak.original_split} {leak.original}" for leak in leaks[:SHOWN]]
     return f"Splits share examples: {', '.join(parts)}; such as {', '.join(pairs)}."
@@ -150,22 +150,22 @@ def describe(leaks: list[Leak]) -> str:
 BATCH_BYTES = 2**26
 WAVES, CODE_WAVES = 16, 8
 MOST_CHANNELS = 4
-FLAT = 1e-4  # of the mean, or of the most varied image beside it; the waves of a flat image are errors of rounding
+FLAT = 1e-4  # relative to the mean or to the most varied image of the batch; waves of flat images are rounding errors
 
 
 class Looks(NamedTuple):
-    """Hold what images look like."""
+    """Hold features by which images that look alike are found."""
 
     waves: np.ndarray
-    """float16 [n, d], of length 1: the lowest waves of a cosine transform, without the mean; the product of two images'
-    is their correlation. 0 for a flat image."""
+    """float16 [n, d], unit vectors: the lowest waves of a cosine transform, without the mean; the dot product of two
+    images is their correlation. 0 for a flat image."""
     codes: np.ndarray
-    """uint64 [n], which of the 63 lowest are above their median: a perceptual hash, of which images that look alike
-    differ in few bits. Zauner, Implementation and Benchmarking of Perceptual Image Hash Functions, 2010."""
+    """uint64 [n], which of the 63 lowest waves are above their median: a perceptual hash; those of images that look
+    alike differ in few bits. Zauner, Implementation and Benchmarking of Perceptual Image Hash Functions, 2010."""
 
 
 def fingerprints(split: Split, *, with_looks: bool) -> tuple[list[bytes], Looks | None]:
-    """Return a digest of each input of a split, without augmentation, and the looks of images from 8 x 8 pixels on."""
+    """Return a digest of each input of a split, without augmentation, and the looks if they are images (`is_image`)."""
     first = split.source.gather(tf.constant(split.indices[:1]))["inputs"]
     with_looks = with_looks and is_image(first)
     size = max(1, min(1024, BATCH_BYTES // max(1, math.prod(first.shape) * first.dtype.size)))
@@ -188,18 +188,18 @@ def fingerprints(split: Split, *, with_looks: bool) -> tuple[list[bytes], Looks 
 
 
 def join_looks(looks: Sequence[Looks]) -> Looks:
-    """Return the looks of several parts together."""
+    """Return the looks of several parts, concatenated."""
     return Looks(*map(np.concatenate, zip(*looks, strict=True)))
 
 
 def is_image(inputs: tf.Tensor) -> bool:
-    """Return whether inputs are images that are large enough to look like something."""
+    """Return whether inputs are images of at least 8 x 8 pixels and at most 4 channels."""
     shape = inputs.shape
     return shape.rank == 4 and min(shape[1:3]) >= CODE_WAVES and shape[3] <= MOST_CHANNELS
 
 
 def waves(images: tf.Tensor) -> tf.Tensor:
-    """Return the lowest waves of the cosine transform of gray images: float32 [n, vertical, horizontal], 16 at most."""
+    """Return the lowest waves of the images' cosine transform in gray: float32 [n, vertical, horizontal], up to 16."""
     gray = tf.reduce_mean(tf.cast(images, tf.float32), axis=-1)
     horizontal = tf.signal.dct(gray, norm="ortho")[..., :WAVES]
     vertical = tf.signal.dct(tf.linalg.matrix_transpose(horizontal), norm="ortho")[..., :WAVES]
@@ -207,7 +207,7 @@ def waves(images: tf.Tensor) -> tf.Tensor:
 
 
 def as_looks(found: np.ndarray) -> Looks:
-    """Return the looks of images by their waves."""
+    """Return the looks of images, computed from their waves."""
     low = found[:, :CODE_WAVES, :CODE_WAVES].reshape(len(found), -1)[:, 1:]
     bits = np.pad(low > np.median(low, axis=1, keepdims=True), ((0, 0), (1, 0)))
     codes = np.packbits(bits, axis=1).view(">u8")[:, 0].astype(np.uint64)
@@ -223,18 +223,18 @@ MOST_BITS = 8
 """Images whose codes differ in more bits are not compared further. Measured on photographs and digits: images that were
 saved as JPEG of quality 50, made smaller, darker or noisy differ in at most 8 bits in more than 97 % of all cases."""
 LEAST, SAME = 0.9, 0.999
-"""Images with a correlation below the first are not copies; those above the second are in any case. The most similar
+"""Images with a correlation below the first are not copies; those from the second on always are. The most similar
 test and training images of MNIST, which are not copies, have 0.995."""
 NEIGHBORS = 10
 PAIRS = 2**24  # compared at once
 
 
 def near_copies(looks: Looks, start: int, stop: int, *, nearer: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return near copies among the images start .. stop - 1, what each is most like before `start`, the correlations.
+    """Return near copies among images start .. stop - 1, each one's most similar image before `start`, correlations.
 
-    An image is a near copy if its distance to the nearest of these is at most `nearer` times that to the 10th nearest
-    of all images: where all look alike, as digits do, others are nearly as near. It is also one if the correlation with
-    the nearest is above 0.999.
+    An image is a near copy if its correlation with that image is at least 0.999, or if it is at least 0.9 and the
+    distance at most `nearer` times that to the 10th nearest of all images: where all look alike, as digits do, others
+    are nearly as near. Only images whose codes differ in at most 8 bits are compared.
     """
     all_waves = looks.waves.astype(np.float32)
     step = max(1, PAIRS // len(all_waves))
@@ -246,7 +246,7 @@ def near_copies(looks: Looks, start: int, stop: int, *, nearer: float) -> tuple[
         products = all_waves[rows] @ all_waves.T
         earlier = np.where(alike, products[:, :start], -1.0)
         originals, correlations = earlier.argmax(axis=1), earlier.max(axis=1)
-        as_near = np.count_nonzero(products > 1.0 - (1.0 - correlations[:, None]) / nearer**2, axis=1)  # and itself
+        as_near = np.count_nonzero(products > 1.0 - (1.0 - correlations[:, None]) / nearer**2, axis=1)  # with itself
         stands_out = (as_near <= NEIGHBORS) & (len(all_waves) > NEIGHBORS)
         copies = (correlations >= SAME) | ((correlations >= LEAST) & stands_out)
         found.append((rows[copies], originals[copies], correlations[copies]))

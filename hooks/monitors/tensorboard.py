@@ -1,4 +1,4 @@
-"""TensorBoard: every report, and the data behind it, for each of its tabs. Written from the host."""
+"""TensorBoard: event files, written from the host, with every report and the data behind it for each tab."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hookline.trainer.run.results import COMPLETE
 
 DIRECTORY_NAME = "tensorboard"
 TRAIN = "train"
-SESSION = "hparams"  # where hyperparameters and results go: apart from the curves, so that no curve is in their table
+SESSION = "hparams"  # hyperparameters and results, apart from the curves so that no curve appears in their table
 
 
 class TensorBoard(HostHook):
@@ -62,11 +62,11 @@ class TensorBoard(HostHook):
         """Set what to write.
 
         Args:
-            pictures_every: evaluations between two sets of pictures, the first and the test included; 0 for none.
-            histograms_every: evaluations on the validation split between two sets of histograms, the first and the last
-                included; 0 for none, not even of the weights at the start.
-            graph: whether the graph of the traced step is written, once per run.
-            profile_steps: steps, after the first 20, whose profile TensorFlow's profiler takes; 0 for none.
+            pictures_every: evaluations between two sets of pictures, including the first and the test; 0 for none.
+            histograms_every: evaluations between two sets of histograms, taken on the validation split, including the
+                first and the last; 0 for none, not even of the initial weights.
+            graph: whether to write the graph of the traced step, once per run.
+            profile_steps: number of steps, after the first 20, to profile with TensorFlow's profiler; 0 for none.
         """
         self._pictures_every = check_integer("pictures_every", pictures_every, minimum=0)
         self._histograms_every = check_integer("histograms_every", histograms_every, minimum=0)
@@ -91,20 +91,20 @@ class TensorBoard(HostHook):
         self._names: set[str] = set()
         self._laid_out: set[str] = set()
         self._evaluations = self._evaluations if run.step else 0
-        if self._fitting:  # a rollback: files stay open, and their first records stay true
+        if self._fitting:  # a rollback: files stay open, and their first records stay valid
             self._profile.stop()
             self._files.begin(run.step)
             return
         self._fitting, self._files = True, EventFiles(run.directory / DIRECTORY_NAME, run.step)
         self._profile.plan(run.step, run.total_steps)
         if not run.step:
-            self._files.remove(TRAIN)  # of a run that was killed as it began
+            self._files.remove(TRAIN)  # files of a run that was killed as it began
         begun = self._files.exist(TRAIN)
         texts = {"run/config": f"```yaml\n{config_text(run.config)}```", "run/plan": run.plan}
         if (environment := run.directory / ENVIRONMENT).exists():
             texts["run/environment"] = f"```json\n{read_bytes(environment).decode(errors='replace')}```"
         self._write_texts(run.step, texts)
-        self._files.remove(SESSION)  # a resumed run replaces it: TensorBoard believes the first status, not the last
+        self._files.remove(SESSION)  # a resumed run replaces it: TensorBoard uses the first status, not the last
         if run.from_checkpoint:
             self._files.remove("test")  # it tests again, perhaps at the same step
         values = records.hyperparameters(run.recipe, run.config, read_overrides(run.directory))
@@ -144,7 +144,7 @@ class TensorBoard(HostHook):
             networks = as_markdown(network_tables(summary))
             self._write_texts(run.step, {"run/summary": records.summary_as_markdown(summary), "run/networks": networks})
             self._files.write(SESSION, run.step, records.scalar_summary(records.reached_values(summary)))
-            if (status := summary.get("status")) in (*COMPLETE, "failed"):  # not of a run that will be resumed
+            if (status := summary.get("status")) in (*COMPLETE, "failed"):  # not for a run that will be resumed
                 self._files.write(SESSION, run.step, records.end_summary(status))
         finally:
             self._fitting = False
@@ -159,15 +159,15 @@ class TensorBoard(HostHook):
         self._files.write(TRAIN, step, records.text_summary({tag: text for tag, text in texts.items() if text}))
 
 
-FLUSH_SECONDS = 5  # a curve on screen is at most this old, and one report
+FLUSH_SECONDS = 5  # a curve on screen lags by at most this and one report
 PATTERN = "events.out.tfevents.*"
 TIME = re.compile(r"events\.out\.tfevents\.(\d{10}(\.\d{6})?)\.")
 
 
 class EventFiles:
-    """Write events into `<directory>/<split>`; a failure is an OSError.
+    """Write events into `<directory>/<split>`; a failure raises OSError.
 
-    `tf.summary` has no record of a restart (`SessionLog`), by which TensorBoard drops the steps that are repeated.
+    `tf.summary` cannot write the record of a restart (`SessionLog`) that makes TensorBoard drop repeated steps.
     """
 
     def __init__(self, directory: Path, first_step: int) -> None:
@@ -176,7 +176,7 @@ class EventFiles:
         self.begin(first_step)
 
     def begin(self, first_step: int) -> None:
-        """Let events count from another step on, such as after rolling back to a checkpoint; open files stay open."""
+        """Restart the events at a step, such as after rolling back to a checkpoint; open files stay open."""
         self._first_step, self._flushed_at = first_step, time.monotonic()
         self._started: set[str] = set()
 
@@ -196,7 +196,7 @@ class EventFiles:
         with self._writing(split):
             if split not in self._writers:
                 self._open(split)
-            if split not in self._started:  # at a second START, TensorBoard drops what it has from this step on
+            if split not in self._started:  # at a second START, TensorBoard drops records from this step on
                 start = SessionLog(status=SessionLog.START)
                 self._put(split, Event(step=self._first_step + 1, session_log=start))
                 self._started.add(split)
@@ -211,7 +211,7 @@ class EventFiles:
                 self._writers[split].flush()
 
     def close(self) -> None:
-        """Close all files; after a failure, the others as well."""
+        """Close all files, even if closing one of them fails."""
         with ExitStack() as stack:
             for split in list(self._writers):
                 stack.callback(self._close, split)
@@ -222,7 +222,7 @@ class EventFiles:
 
     @contextmanager
     def _writing(self, split: str) -> Iterator[None]:
-        """Turn TensorFlow's errors into an OSError, and drop the writer: the next event opens a further file."""
+        """Convert TensorFlow's errors to OSError, and drop the writer: the next event opens a new file."""
         try:
             yield
         except (OSError, tf.errors.OpError) as error:
@@ -246,11 +246,11 @@ class EventFiles:
         self._writers[split].write(event.SerializeToString())
 
 
-WARM_UP = 20  # steps before a profile: the first ones set things up
+WARM_UP = 20  # steps before a profile: the first ones include setup
 
 
 class StepProfile:
-    """Take the profile of some steps, once per process. A failure is one warning, and training continues."""
+    """Profile some steps, once per process. After a failure, warn once and let training continue."""
 
     def __init__(self, steps: int) -> None:
         self._steps = steps
@@ -258,12 +258,12 @@ class StepProfile:
         self._running = False
 
     def plan(self, step: int, total_steps: int) -> None:
-        """Choose the steps: after 20 of this process, or fewer where no more are left."""
+        """Choose the steps to profile: after 20 steps of this process, or after fewer if too few are left."""
         begin = max(step + 1, min(step + WARM_UP, total_steps - self._steps))
         self._edges = (begin, begin + self._steps) if self._steps else ()
 
     def next_step(self, step: int) -> int | None:
-        """Return the next edge that the profile needs, after `step`."""
+        """Return the next step after `step` at which the profile starts or ends, or None."""
         return next((edge for edge in self._edges if edge > step), None)
 
     def at_edge(self, step: int, directory: Path) -> None:

@@ -23,12 +23,12 @@ PRUNERS = {
 
 
 class TrialPruner(HostHook):
-    """Report validation results of a trial to its Optuna study, and end the run when Optuna's pruner says so.
+    """Report validation results of a trial to its Optuna study, and stop the run if Optuna's pruner prunes the trial.
 
     The metric is `trainer.monitor`. The run ends normally, with the status "stopped", and the study records the trial
     as pruned. Evaluations count only once the network has its final form, such as its final sparsity. Outside of a
-    search (`--trials`), the hook does nothing. If an evaluation cannot reach the study, training continues, and one
-    line says why. `pip install -e '.[search]'` adds what a search needs.
+    search (`--trials`), the hook does nothing. If the study cannot be reached at an evaluation, training continues
+    without pruning, and one warning gives the reason. `pip install -e '.[search]'` installs the dependencies.
 
     Group: monitor
 
@@ -45,12 +45,12 @@ class TrialPruner(HostHook):
     """
 
     def __init__(self, *, pruner: str = "median", options: Mapping[str, Any] | None = None) -> None:
-        """Set up; the study is opened when training begins.
+        """Store the settings; the study is opened when training begins.
 
         Args:
-            pruner: median, percentile, successive_halving, hyperband or threshold, as Optuna has them.
-            options: arguments of the pruner, such as {n_startup_trials: 5, n_warmup_steps: 300}; steps are those of the
-                optimizer. None for Optuna's own.
+            pruner: one of Optuna's pruners: median, percentile, successive_halving, hyperband or threshold.
+            options: arguments of the pruner, such as {n_startup_trials: 5, n_warmup_steps: 300}; steps are optimizer
+                steps. None for Optuna's defaults.
         """
         self._pruner = check_choice("pruner", pruner, list(PRUNERS))
         self._options = dict(options or {})
@@ -87,7 +87,7 @@ class TrialPruner(HostHook):
         try:
             self._storage.set_trial_intermediate_value(self._trial, report.step, value)
             trial = copy(self._storage.get_trial(self._trial))
-            known = trial.intermediate_values.items()  # also of later steps, where a run resumes from before them
+            known = trial.intermediate_values.items()  # also of later steps, if the run was resumed before them
             trial.intermediate_values = {step: each for step, each in known if step <= report.step}
             prunes = self._study.pruner.prune(self._study, trial)
         except Exception as error:  # noqa: BLE001 - whatever a storage raises, the run continues

@@ -16,13 +16,13 @@ class WandB(RemoteLogger):
 
     The names of scalars begin with the split, such as `validation/metric/accuracy`. Tags are the recipe and the
     technique hooks. The results of TensorBoard's HPARAMS tab are in the summary; the pictures of `pictures/` are logged
-    at the end, and what `scripts/export.py` writes is an artifact. Results on the test split are in the summary alone,
+    at the end, and the output of `scripts/export.py` is an artifact. Results on the test split are only in the summary,
     unless the best step is the last one. A separate thread sends everything, so training never waits. If the service
-    fails, training continues, and one warning says why. `pip install -e '.[wandb]'` adds what the hook needs.
+    fails, training continues, and one warning gives the reason. `pip install -e '.[wandb]'` installs the dependencies.
 
-    A resumed run continues the same remote run, with each step once: `wandb.json` in the run directory holds the id.
-    With `WANDB_MODE=offline`, `wandb sync` uploads W&B's own files later; a resumed run deletes the offline files from
-    before and writes all steps again.
+    A resumed run continues the same remote run and logs each step once: `wandb.json` in the run directory holds the id.
+    With `WANDB_MODE=offline`, `wandb sync` uploads W&B's own files later; a resumed run deletes the earlier offline
+    files and writes all steps again.
 
     Group: monitor
 
@@ -45,7 +45,7 @@ class WandB(RemoteLogger):
 
         Args:
             project: name of the project.
-            entity: user or team; None for your default one.
+            entity: user or team; None for your default entity.
             timeout: seconds to wait at the end until everything is sent.
         """
         super().__init__(timeout)
@@ -57,7 +57,7 @@ class WandB(RemoteLogger):
 
         settings = wandb.Settings(console="off", silent=True)
         online = wandb.setup(settings).settings.mode in (None, "online", "shared")
-        if online and not wandb.login(prompt=False):  # it would ask from beside the progress bar
+        if online and not wandb.login(prompt=False):  # a prompt would disturb the progress bar
             raise ConnectionError("not logged in; run `wandb login`, or set WANDB_MODE=offline")
         self._run = wandb.init(
             project=self._project,
@@ -70,7 +70,7 @@ class WandB(RemoteLogger):
             reinit="create_new",
             settings=settings,
         )
-        if self._run.offline and reports and (self.directory / FILE_NAME).exists():  # W&B's files lack a killed end
+        if self._run.offline and reports and (self.directory / FILE_NAME).exists():  # a killed run's lack its end
             own = Path(self._run.settings.sync_dir)
             for folder in own.parent.glob(f"offline-run-*-{self._run.id}"):
                 if folder.name != own.name:

@@ -1,4 +1,4 @@
-"""The kernels that are pruned, how sparse each becomes, and what is left of them."""
+"""The sparsity of each pruned kernel, and reports on the entries that are left."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def layer_sparsities(
 
 
 def check_structure(network: Network, kernels: Sequence[Kernel], structure: Structure) -> None:
-    """Refuse kernels that cannot have a structure."""
+    """Refuse kernels that cannot be pruned with a structure."""
     layers = layer_paths(network.model)
     if structure.name == "channel":
         _check_channels(network.model, kernels, layers)
@@ -69,7 +69,7 @@ def check_structure(network: Network, kernels: Sequence[Kernel], structure: Stru
             )
         rank = len(kernel.variable.shape)
         axes = set(range(rank)) - {axis % rank for axis in kernel.channel_axes}
-        inputs = kernel.variable.shape[max(axes)] if axes else 1  # of a convolution, the input channels
+        inputs = kernel.variable.shape[max(axes)] if axes else 1  # for a convolution, the input channels
         if inputs % m:
             raise UserError(f"{m} does not divide {inputs} inputs of '{kernel.name}'. Leave its layer out of `layers`.")
 
@@ -93,25 +93,25 @@ VALUE_BITS, POINTER_BITS = 32, 32
 
 
 def csr_bytes(inputs: int, outputs: int, kept: int) -> int:
-    """Return the bytes of a matrix in compressed sparse rows (CSR), a row an input, with packed column indices."""
+    """Return the bytes of a matrix in compressed sparse row format (CSR), one row per input, packed column indices."""
     column_bits = (outputs - 1).bit_length()
     return math.ceil((kept * (VALUE_BITS + column_bits) + POINTER_BITS * (inputs + 1)) / 8)
 
 
 def stored_bytes(kernel: Kernel, values: Any) -> int:
-    """Return the bytes of a kernel as it would be shipped: CSR, or dense where that is smaller."""
+    """Return the bytes of a kernel as it would be shipped: CSR, or dense float32 if that is smaller."""
     return min(csr_bytes(*matrix_shape(kernel), count_kept(values)), 4 * kernel.size)
 
 
 def count_kept(values: Any) -> int:
-    """Return how many entries are not exactly zero."""
+    """Return the number of entries that are not exactly zero."""
     return int(np.count_nonzero(tf.convert_to_tensor(values).numpy()))
 
 
 def layer_report(
     network: Network, kernels: Sequence[Kernel], masks: Mapping[str, tf.Variable], others: Sequence[Target] = ()
 ) -> dict[str, Any]:
-    """Return what is left of each layer, of all pruned kernels together, and of all kernels of the network."""
+    """Return the entries left in each layer, in all pruned kernels together, and in all kernels of the network."""
     groups: dict[str, list[Kernel]] = defaultdict(list)
     for kernel in kernels:
         groups[kernel.layer].append(kernel)

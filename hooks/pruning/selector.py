@@ -1,7 +1,7 @@
-"""Which entries of kernels an update of the masks keeps.
+"""Select the kernel entries that a mask update keeps.
 
 Kernels are treated as matrices [inputs, outputs]: for a convolution, the inputs are height, width and input channel.
-A unit is what is kept or pruned as a whole.
+A unit is a group of entries that is kept or pruned as a whole.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _order(kernel: Kernel) -> list[int]:
 
 
 def unit_shape(shape: Sequence[int], structure: Structure) -> tuple[int, ...]:
-    """Return the shape of a matrix's units: what is kept or pruned as a whole."""
+    """Return the shape of the array of a matrix's units."""
     inputs, outputs = shape
     if structure.name == "channel":
         return (outputs,)
@@ -53,7 +53,7 @@ def unit_shape(shape: Sequence[int], structure: Structure) -> tuple[int, ...]:
 
 def unit_scores(matrix: tf.Tensor, structure: Structure, criterion: str) -> tf.Tensor:
     """Return the mean magnitude of each unit, or the root mean square (L2): float32 of `unit_shape`."""
-    # Not the norm: blocks cut by the matrix's edge are not at a disadvantage.
+    # Means instead of norms, so that blocks cut off at the matrix's edge are at no disadvantage.
     magnitude = tf.abs(tf.cast(matrix, tf.float32))
     if structure.name in ("unstructured", "n_m"):
         return magnitude
@@ -84,7 +84,7 @@ def spread_units(kept: tf.Tensor, shape: Sequence[int], structure: Structure) ->
 
 
 def keep_largest(scores: tf.Tensor, count: tf.Tensor | int) -> tf.Tensor:
-    """Return a mask that keeps exactly `count` of the scores, the largest; of equal ones, the first."""
+    """Return a mask that keeps exactly the `count` largest scores; among equal scores, the first."""
     keys, count = _ordered_bits(scores), tf.cast(count, tf.int64)
     threshold = _largest_with(keys, count)
     above, at = keys > threshold, keys == threshold
@@ -93,14 +93,14 @@ def keep_largest(scores: tf.Tensor, count: tf.Tensor | int) -> tf.Tensor:
 
 
 def _ordered_bits(scores: tf.Tensor) -> tf.Tensor:
-    """Return int32 in the order of the scores; NaN comes before or after all numbers, by its sign."""
+    """Return int32 keys that sort like the scores; NaN sorts before or after all numbers, depending on its sign."""
     scores = tf.cast(scores, tf.float32)
     bits = tf.bitcast(tf.where(scores == 0, tf.zeros_like(scores), scores), tf.int32)  # -0 and 0 are equal
     return tf.where(bits < 0, tf.bitwise.bitwise_xor(bits, tf.int32.max), bits)
 
 
 def _largest_with(keys: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """Return the largest int32 that at least `count` keys reach: bit by bit, in a tenth of the time of a sort."""
+    """Return the largest int32 that at least `count` keys reach, found bit by bit in a tenth of the time of a sort."""
 
     def settle_bit(bit: tf.Tensor, found: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         higher = tf.bitwise.bitwise_xor(found, tf.bitwise.left_shift(1, bit))
@@ -111,7 +111,7 @@ def _largest_with(keys: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
 
 
 def keep_in_groups(scores: tf.Tensor, count: tf.Tensor | int, group: int) -> tf.Tensor:
-    """Return a mask that keeps exactly `count` of every `group` consecutive scores of a column; ties in order."""
+    """Return a mask that keeps the `count` largest of every `group` consecutive scores in a column; ties: the first."""
     inputs, outputs = scores.shape.as_list()
     grouped = tf.transpose(tf.reshape(scores, [inputs // group, group, outputs]), [0, 2, 1])
     ranks = tf.argsort(tf.argsort(grouped, direction="DESCENDING", stable=True), stable=True)
@@ -135,12 +135,12 @@ class MaskSelector:
     in every group."""
     structure: Structure
     criterion: str
-    hysteresis: float | None  # how much kept entries are favored; None if nothing comes back
+    hysteresis: float | None  # factor that favors kept entries; None if pruned entries never return
 
     def __call__(
         self, latent: Mapping[str, tf.Tensor], masks: Mapping[str, tf.Tensor], update: tf.Tensor
     ) -> list[tf.Tensor]:
-        """Return the new mask of each kernel, bool of its shape."""
+        """Return the new mask of each kernel, bool, in the kernel's shape."""
         scores = [self._scores(kernel, latent[kernel.name], masks[kernel.name]) for kernel in self.kernels]
         counts = [tf.gather(tf.constant(each, tf.int32), update) for each in self.counts]
         if self.structure.name == "n_m":
@@ -163,9 +163,9 @@ class MaskSelector:
         scores = unit_scores(matrix, self.structure, self.criterion)
         was_kept = unit_scores(tf.cast(kept, tf.float32), self.structure, "magnitude") > 0
         if self.hysteresis is None:
-            return tf.where(was_kept, scores, -1.0)  # what is pruned stays below everything kept, even zeros
-        # A pruned p takes the place of a kept w where p > hysteresis * w: the two thresholds of Guo et al. 2016 (arXiv
-        # 1608.04493, equation 3), placed so that the count is exact.
+            return tf.where(was_kept, scores, -1.0)  # pruned entries stay below all kept ones, even zeros
+        # A pruned p replaces a kept w if p > hysteresis * w: the two thresholds of Guo et al. 2016 (arXiv 1608.04493,
+        # equation 3), placed so that the count is exact.
         return tf.where(was_kept, scores * self.hysteresis, scores)
 
     @staticmethod

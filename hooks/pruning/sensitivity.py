@@ -1,4 +1,4 @@
-"""How sensitive a network is to pruning single layers, and which sparsities that suggests."""
+"""Sensitivity of a network to pruning single layers, and the sparsities that it suggests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hookline.hooks.pruning.settings import kept_units
 
 @dataclass(frozen=True)
 class Scan:
-    """Hold what was measured."""
+    """Hold the measurements of a sensitivity scan."""
 
     baseline: float  # the metric without pruning
     entries: dict[str, int]  # entries of each layer, by path
@@ -24,12 +24,12 @@ class Scan:
     smaller_is_better: bool  # whether the metric is a loss or an error
 
     def loss(self, path: str, sparsity: float) -> float:
-        """Return how much worse the metric is with a layer pruned; below 0 where it is better."""
+        """Return how much worse the metric is with a layer pruned; below 0 if it is better."""
         change = self.values[path][sparsity] - self.baseline
         return change if self.smaller_is_better else -change
 
     def suggest(self, tolerance: float) -> dict[str, float]:
-        """Return for each layer the largest sparsity up to which no step loses more than the tolerance; 0 for none."""
+        """Return, for each layer, the largest sparsity up to which no loss exceeds the tolerance; 0 if none."""
         suggested = {}
         for path, values in self.values.items():
             suggested[path] = 0.0
@@ -57,7 +57,7 @@ class Scan:
 def scan_layers(
     kernels: Sequence[Kernel], sparsities: Sequence[float], evaluate: Callable[[], float], *, smaller_is_better: bool
 ) -> Scan:
-    """Prune each layer alone to each sparsity, and evaluate. The kernels are left as they were."""
+    """Prune each layer alone to each sparsity, and evaluate. The kernels are restored afterwards."""
 
     def measure(group: Sequence[Kernel], sparsity: float) -> float:
         with pruned(group, sparsity):
@@ -75,7 +75,7 @@ def scan_layers(
 
 
 def kept_from_zero(kernels: Sequence[Kernel], shipped: Callable[[], Mapping[str, np.ndarray]]) -> list[str]:
-    """Return the layers whose pruned entries other hooks round to values that are not 0."""
+    """Return the layers in which other hooks round pruned entries to nonzero values."""
     with pruned(kernels, 0.5):
         values = shipped()
         return sorted({each.layer for each in kernels if np.any(values[each.name][each.variable.numpy() == 0])})
@@ -83,7 +83,7 @@ def kept_from_zero(kernels: Sequence[Kernel], shipped: Callable[[], Mapping[str,
 
 @contextmanager
 def pruned(kernels: Sequence[Kernel], sparsity: float) -> Iterator[None]:
-    """Prune kernels by magnitude while the block runs; afterwards they are what they were."""
+    """Prune kernels by magnitude inside the block, and restore them afterwards."""
     before = [kernel.variable.numpy() for kernel in kernels]
     try:
         for kernel, values in zip(kernels, before, strict=True):

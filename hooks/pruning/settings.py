@@ -18,7 +18,7 @@ Sparsity = float | dict[str, float]
 
 @dataclass(frozen=True)
 class Structure:
-    """Say which entries are kept or pruned together."""
+    """Define which entries are kept or pruned together."""
 
     name: str  # one of STRUCTURES
     sizes: tuple[int, ...] = ()  # (n, m) of n_m: keep n of every m; (rows, columns) of a block; empty otherwise
@@ -30,12 +30,12 @@ class Structure:
 
     @property
     def config(self) -> str | dict[str, list[int]]:
-        """Return the structure as a config gives it."""
+        """Return the structure as it is written in a config."""
         return {self.name: list(self.sizes)} if self.sizes else self.name
 
 
 def parse_structure(value: str | Mapping[str, Sequence[int]]) -> Structure:
-    """Return the structure that a config names: a name, or such as {"n_m": [2, 4]}."""
+    """Return the structure given in a config: a name, or a mapping such as {"n_m": [2, 4]}."""
     given = {value: ()} if isinstance(value, str) else value
     name = check_choice("structure", next(iter(given), ""), STRUCTURES)
     sizes = tuple(given[name])
@@ -46,7 +46,7 @@ def parse_structure(value: str | Mapping[str, Sequence[int]]) -> Structure:
 
 
 def check_layer_sparsity(name: str, value: Any) -> Sparsity:
-    """Return one sparsity, or sparsities by layer pattern."""
+    """Return a checked sparsity, or sparsities by layer pattern."""
     if not isinstance(value, Mapping):
         return check_number(name, value, 0, 1)
     return {str(pattern): check_number(f"{name} of {pattern}", each, 0, 1) for pattern, each in value.items()}
@@ -63,7 +63,7 @@ USERS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "stage_epochs": (None, ITERATIVE),
     "hysteresis": (1.1, ("splicing",)),
 }
-"""Options that only some schedules use: the default, and which they are."""
+"""Options that only some schedules use, by name: the default, and these schedules."""
 DEFAULT_SPARSITY = 0.5
 
 
@@ -96,28 +96,28 @@ def polynomial_sparsity(step: int, *, begin: int, end: int, initial: float, fina
 
 
 def kept_units(units: int, sparsity: float, minimum: int = 1) -> int:
-    """Return how many of `units` stay: all but round(sparsity * units), and `minimum` of them in any case."""
+    """Return how many of `units` are kept: all but round(sparsity * units), and at least `minimum`."""
     return max(min(minimum, units), units - round(sparsity * units))
 
 
 @dataclass
 class Settings:
-    """Hold the options of `Prune` under their names, checked."""
+    """Hold the checked options of `Prune`, under their names."""
 
     layers: str | Sequence[str]
     schedule: str
-    final_sparsity: Any  # once checked a Sparsity: of the last masks, one for all layers or by pattern
+    final_sparsity: Any  # once checked, a Sparsity: of the final masks, for all layers or by pattern
     initial_sparsity: float
     begin_epoch: float
-    end_epoch: float | None  # None for halfway from the begin to the end of training
+    end_epoch: float | None  # None for halfway from `begin_epoch` to the end of training
     frequency: int
     frequency_growth: float
     power: float
-    stages: Any  # once checked a list of Sparsity, empty unless the schedule is iterative
+    stages: Any  # once checked, a list of Sparsity, empty unless the schedule is iterative
     stage_epochs: float | None
     hysteresis: float
     scope: str
-    structure: Any  # once checked a Structure
+    structure: Any  # once checked, a Structure
     criterion: str
 
     def __post_init__(self) -> None:
@@ -146,7 +146,7 @@ class Settings:
             raise UserError("scope=global takes one sparsity for all layers. Expected a number, or scope=per_layer.")
 
     def steps(self, total_steps: int, steps_per_epoch: float) -> list[int]:
-        """Return the steps at which masks change, rising."""
+        """Return the steps at which masks change, in ascending order."""
         count = len(self.stages) or 1
         epochs = [self.begin_epoch + stage * (self.stage_epochs or 0.0) for stage in range(count)]
         begin, *_ = steps = [epoch_start(epoch, steps_per_epoch) for epoch in epochs]

@@ -1,1 +1,1 @@
-"""Shared by hooks that quantize weights or layer inputs."""
+"""Code shared by hooks that quantize weights or layer inputs."""

@@ -1,4 +1,4 @@
-"""Where an integer runtime rounds the tensors of a functional model, and quantizers put there."""
+"""Find where an integer runtime rounds the tensors of a functional model, and insert quantizers there."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEEPING = SHAPERS | DROPOUTS | AUGMENTING | {"GaussianNoise", "GaussianDropout",
 KEEPING |= {f"{name}{rank}D" for name in RANKED for rank in (1, 2, 3)}
 AVERAGING = {f"AveragePooling{rank}D" for rank in (1, 2, 3)} | {"AveragePool"}
 RESIZING = {"UpSampling2D", "Resizing", "Resize"}
-JOINING = {"Concatenate", "Maximum", "Minimum"}  # runtimes want one range for all inputs and the output
+JOINING = {"Concatenate", "Maximum", "Minimum"}  # runtimes require one range for all inputs and the output
 ADDING = {"Add", "Subtract"}
 FUSED_ACTIVATIONS = ("relu", "relu6", "hard_tanh")
 WITHIN = ("linear", *FUSED_ACTIVATIONS)
@@ -34,17 +34,17 @@ SWISH = ("silu", "swish")
 
 @dataclass
 class Pass:
-    """Round activations while a forward pass is traced; without `active`, leave them as they are."""
+    """Round activations while a forward pass is traced; return them unchanged if `active` is None."""
 
     bits: int = 8
     ranges: tf.Tensor | None = None  # float32 [points, 2], nudged
     active: tf.Tensor | None = None  # bool scalar: whether values are rounded
     seen: dict[int, list[tf.Tensor]] | None = None  # by point, the extremes of each call; None: not observed
-    factors: tf.Tensor | None = None  # float32 [points], of the ranges, where the optimizer trains them
-    averaged: Collection[int] = ()  # the points whose ranges are averages all the same
+    factors: tf.Tensor | None = None  # float32 [points], on the ranges, if the optimizer trains them
+    averaged: Collection[int] = ()  # points whose ranges are moving averages even then
 
     def __call__(self, layer: ActivationQuantizer, inputs: tf.Tensor) -> tf.Tensor:
-        """Return the inputs, rounded; note their extremes."""
+        """Return the rounded inputs, and record their extremes."""
         if self.active is None or self.ranges is None:
             return inputs
         limits, observed = self.ranges[layer.point], self.seen is not None and layer.observes
@@ -54,7 +54,7 @@ class Pass:
                 self._note(layer.point, magnitudes(inputs, with_mean=self.factors is not None))
             return tf.cond(self.active, lambda: quantize(inputs, limits, self.bits), lambda: tf.identity(inputs))
         factor, nothing = self.factors[layer.point], tf.zeros([3])
-        made, seen = tf.cond(  # magnitudes make the initial step, and only that
+        made, seen = tf.cond(  # magnitudes are only needed for the initial step
             tf.logical_and(self.active, limits[1] > limits[0]),
             lambda: (activations_by_step(inputs, limits, factor, self.bits, quantize), nothing),
             lambda: (tf.identity(inputs), magnitudes(inputs) if observed else nothing),
@@ -70,20 +70,20 @@ class Pass:
 
 @dataclass
 class Inserter:
-    """Put quantizers into a model."""
+    """Insert quantizers into a model."""
 
-    now: Pass  # what all quantizers follow
-    names: list[str] = field(default_factory=list)  # of the points, after the operations whose outputs they round
-    fixed: dict[int, tuple[float, float]] = field(default_factory=dict)  # the ranges that do not move, by point
+    now: Pass  # shared by all quantizers
+    names: list[str] = field(default_factory=list)  # by point: name of the operation whose output it rounds
+    fixed: dict[int, tuple[float, float]] = field(default_factory=dict)  # constant ranges, by point
     _inner: dict[int, keras.Model] = field(default_factory=dict)
-    _linear: dict[int, keras.Layer] = field(default_factory=dict)  # of a layer, the one without its activation
+    _linear: dict[int, keras.Layer] = field(default_factory=dict)  # by id of a layer: its copy without the activation
     _layers: list[Any] = field(default_factory=list)
-    _first: list[int] = field(default_factory=list)  # of each point, the one whose range it shares, or itself
-    _points: dict[int, int] = field(default_factory=dict)  # of a tensor of the old graphs: whose range it has
-    _fused: set[int] = field(default_factory=set)  # the tensors that a runtime never writes
+    _first: list[int] = field(default_factory=list)  # by point: the point whose range it shares, or itself
+    _points: dict[int, int] = field(default_factory=dict)  # by id of a tensor of the old graphs: the point of its range
+    _fused: set[int] = field(default_factory=set)  # ids of tensors that a runtime never writes
 
     def rebuilt(self, model: keras.Model, *, outer: bool = True) -> keras.Model:
-        """Return the model with quantizers: the same layers, the same variables."""
+        """Return the model with quantizers inserted; it shares layers and variables with the original."""
         graph = as_functional(model)
         self._fused |= _fused_tensors(graph)
         new: dict[int, Any] = {}
@@ -111,13 +111,13 @@ class Inserter:
         return keras.Model(graph._inputs_struct, packed, name=model.name)
 
     def _carry(self, given: Sequence[Any], taken: Sequence[Any]) -> None:
-        """Give tensors inside or behind a model within the model the ranges that the same values have already."""
+        """Let tensors on one side of an inner model's boundary share the ranges of the same values on the other."""
         for before, after in zip(given, taken, strict=True):
             if id(before) in self._points:
                 self._points[id(after)] = self._points[id(before)]
 
     def _called(self, operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Return the result of an operation: in parts, with quantizers between them, where runtimes compute it so."""
+        """Return the output of an operation, split into parts with quantizers in between if runtimes split it."""
         name, function = operation.name, inner_activation(operation)
         if function is None and _activation(operation) not in SWISH:
             return operation(*args, **kwargs)
@@ -138,7 +138,7 @@ class Inserter:
         return keras.layers.Multiply(name=f"{name}_product_{number}", **options)([x, y])
 
     def _number(self) -> None:
-        """Give the points new numbers, once it is known which share a range."""
+        """Renumber the points, once it is known which of them share a range."""
         kept = [index for index, first in enumerate(self._first) if index == first]
         new = {old: index for index, old in enumerate(kept)}
         self.names = [self.names[index] for index in kept]
@@ -147,7 +147,7 @@ class Inserter:
             layer.point = new[self._first[layer.point]]
 
     def _joined(self, given: Sequence[int | None]) -> int | None:
-        """Let points share a range, and return the first of them; None where one has no range that could move."""
+        """Let points share a range, and return the first of them; None if one has no range or a fixed one."""
         if not given or any(each is None or self._first[each] in self.fixed for each in given):
             return None
         firsts = {self._first[each] for each in given if each is not None}
@@ -155,7 +155,7 @@ class Inserter:
         return min(firsts)
 
     def _placed(self, node: Any, old: Any, tensor: Any) -> Any:
-        """Return a tensor with the quantizer that its place asks for, if any."""
+        """Return a tensor with the quantizer that its place in the graph requires, if any."""
         if not _is_float(old) or is_graph(node.operation) or id(old) in self._fused or _is_input(node.operation):
             return tensor
         points = self._points
@@ -174,7 +174,7 @@ class Inserter:
         return self._own(old, tensor, node.operation.name, _fixed_range(node.operation, self.now.bits))
 
     def _own(self, old: Any, tensor: Any, name: str, fixed: tuple[float, float] | None = None) -> Any:
-        """Return a tensor with a quantizer of a point of its own."""
+        """Return a tensor with a quantizer that has its own point."""
         point = self._points[id(old)] = len(self.names)
         if fixed is not None:
             self.fixed[point] = fixed
@@ -183,7 +183,7 @@ class Inserter:
         return self._layer(name, point, observes=fixed is None)(tensor)
 
     def _layer(self, after: str, point: int, *, observes: bool, averages: bool = False) -> keras.Layer:
-        from hookline.hooks.quantization.layers import ActivationQuantizer  # a class of Keras: not for options
+        from hookline.hooks.quantization.layers import ActivationQuantizer  # a Keras class: no import to check options
 
         layer = ActivationQuantizer(point, observes, averages, name=f"{after}_quantizer_{len(self._layers) + 1}")
         layer.now, layer.after = self.now, after
@@ -192,7 +192,7 @@ class Inserter:
 
 
 def _fused_tensors(graph: keras.Model) -> set[int]:
-    """Return the tensors of a graph that an integer runtime never writes: those inside of what it fuses."""
+    """Return the ids of tensors that an integer runtime never writes: those inside operations that it fuses."""
     takers: dict[int, list[Any]] = {id(each): [None] for each in graph.outputs}
     for node in nodes_in_order(graph):
         for each in node.input_tensors:
@@ -221,7 +221,7 @@ def _activation(operation: Any) -> str:
 
 
 def inner_activation(operation: Any) -> Callable[..., Any] | None:
-    """Return the activation inside a layer of Keras that has a kernel, if runtimes compute it apart; None for most."""
+    """Return the activation inside a Keras layer with a kernel, if runtimes compute it separately; otherwise None."""
     if not is_of(operation, KERNEL_LAYERS) or not type(operation).__module__.startswith("keras."):
         return None
     apart = not isinstance(operation.activation, keras.Layer) and _activation(operation) not in WITHIN
@@ -229,7 +229,7 @@ def inner_activation(operation: Any) -> Callable[..., Any] | None:
 
 
 def without_activation(layer: keras.Layer) -> keras.Layer:
-    """Return a layer of the same variables without the activation; one made of the config would have its own."""
+    """Return the layer without its activation, with the same variables; a layer from its config would have new ones."""
     made: keras.Layer = object.__new__(type(layer))
     vars(made).update({**vars(layer), "activation": keras.activations.linear})
     vars(made).update(_inbound_nodes=[], _outbound_nodes=[])
@@ -242,7 +242,7 @@ def _is_input(operation: Any) -> bool:
 
 
 def _is_relu(operation: Any) -> bool:
-    """Return whether an operation is a ReLU that integer runtimes fuse with what is before it."""
+    """Return whether an operation is a ReLU that integer runtimes fuse with the preceding operation."""
     if is_of(operation, ["ReLU"]):
         plain = not operation.negative_slope and not operation.threshold
         return plain and operation.max_value in (None, 6)
@@ -264,7 +264,7 @@ def _is_bilinear(operation: Any) -> bool:
 
 
 def _fixed_range(operation: Any, bits: int) -> tuple[float, float] | None:
-    """Return the range that runtimes give the output of an operation whatever its values; None for most."""
+    """Return the range that runtimes give the output of an operation regardless of its values; None for most."""
     name = _activation(operation)
     if name == "tanh":
         return -1.0, 1.0 - 2.0 ** (1 - bits)
@@ -272,7 +272,7 @@ def _fixed_range(operation: Any, bits: int) -> tuple[float, float] | None:
 
 
 def write_out_quantizers(model: keras.Model, ranges: np.ndarray | None, now: Pass) -> keras.Model:
-    """Return the model with Keras's fake quantization of constant ranges in place of the quantizers of a pass."""
+    """Return the model with Keras's fake quantization to constant ranges (None: none) for the quantizers of a pass."""
     from keras.src.quantizers.quantizers import FakeQuantWithMinMaxVars
 
     from hookline.hooks.quantization.layers import ActivationQuantizer, StepSizes
@@ -282,7 +282,7 @@ def write_out_quantizers(model: keras.Model, ranges: np.ndarray | None, now: Pas
             return inputs
         limits = ranges[layer.point]
         inputs = stretched(inputs, limits, now.bits, layer.name) if layer.averages else inputs
-        # By an operation of Keras: its function forgets the bits of a Keras tensor.
+        # The operation of Keras, not its function, which ignores `num_bits` for a Keras tensor.
         return FakeQuantWithMinMaxVars(num_bits=now.bits)(inputs, *limits.tolist())
 
     def is_own(layer: Any) -> bool:
@@ -292,6 +292,6 @@ def write_out_quantizers(model: keras.Model, ranges: np.ndarray | None, now: Pas
 
 
 def stretched(inputs: Any, limits: np.ndarray, bits: int, name: str) -> Any:
-    """Return means stretched as `quantize_averages` does, by a layer of Keras."""
+    """Return means stretched as in `quantize_averages`, by a Keras layer."""
     low, high = limits.tolist()
     return keras.layers.Rescaling(1.0 + STRETCH, -STRETCH * middle(low, high, bits), name=f"{name}{STRETCHED}")(inputs)

@@ -1,7 +1,6 @@
-"""Fake quantization: floats that an integer runtime holds exactly, with straight-through gradients; learned steps.
+"""Fake quantization to floats that an integer runtime holds exactly, with straight-through gradients; learned steps.
 
-Ranges are float32 [..., 2], a smallest and a largest value. Axes are negative: those with step sizes of their
-own.
+Ranges are float32 [..., 2]: smallest and largest value. Axes are negative: those along which step sizes differ.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from hookline.trainer.ops.averages import STRETCH, middle
 
 
 def step_axes(layer: keras.Layer, kernel: keras.Variable) -> tuple[int, ...]:
-    """Return the axes of a kernel that have steps of their own."""
+    """Return the axes of a kernel along which step sizes differ; none if the whole kernel has one step."""
     if kernel.dtype != "float32":
         raise UserError(
             f"The kernel '{kernel.path}' is {kernel.dtype}, which holds no grid of 8 bits. Expected float32; layers of "
@@ -34,13 +33,13 @@ def step_axes(layer: keras.Layer, kernel: keras.Variable) -> tuple[int, ...]:
 
 
 def weight_scales(weights: tf.Tensor, bits: int, axes: Sequence[int]) -> tf.Tensor:
-    """Return the step of the grid, max|w| / (2^(bits - 1) - 1), with axes of 1: one for each channel."""
+    """Return the quantization steps, max|w| / (2^(bits - 1) - 1) over the other axes; they broadcast to the weights."""
     others = [axis for axis in range(-weights.shape.rank, 0) if axis not in axes]
     return tf.reduce_max(tf.abs(weights), axis=others, keepdims=True) / (2.0 ** (bits - 1) - 1.0)
 
 
 def quantize_weights(weights: tf.Tensor, bits: int, axes: Sequence[int], factors: tf.Tensor | None = None) -> tf.Tensor:
-    """Return round(w / s) s, half to even, with the gradient of w; with factors, w * factors lies on the grid."""
+    """Return round(w / s) s, half to even, straight-through; with factors, w * factors is on the grid instead."""
 
     @tf.custom_gradient
     def rounded(values: tf.Tensor) -> tuple[tf.Tensor, object]:
@@ -54,8 +53,8 @@ def quantize_weights(weights: tf.Tensor, bits: int, axes: Sequence[int], factors
 
 
 def nudged(ranges: tf.Tensor, bits: int) -> tf.Tensor:
-    """Return ranges that hold 0, moved by less than a step so that one of 2^bits levels is 0 exactly."""
-    # TensorFlow and its converter would do so by themselves, but round halves to different sides.
+    """Return ranges that contain 0, shifted by less than a step so that one of 2^bits levels is exactly 0."""
+    # TensorFlow and its converter do this themselves, but round halves to different sides.
     most = 2.0**bits - 1.0
     low, high = ranges[..., 0], ranges[..., 1]
     scale = (high - low) / most
@@ -64,7 +63,7 @@ def nudged(ranges: tf.Tensor, bits: int) -> tf.Tensor:
 
 
 def quantize_averages(values: tf.Tensor, limits: tf.Tensor, bits: int) -> tf.Tensor:
-    """Return what `quantize_activations` does, but halves, which are frequent, rounded as average pooling does."""
+    """Round like `quantize_activations`, except halves, which are frequent: these are rounded like average pooling."""
 
     @tf.custom_gradient
     def rounded(given: tf.Tensor) -> tuple[tf.Tensor, object]:
@@ -77,28 +76,28 @@ def quantize_averages(values: tf.Tensor, limits: tf.Tensor, bits: int) -> tf.Ten
 
 
 def quantize_activations(values: tf.Tensor, limits: tf.Tensor, bits: int) -> tf.Tensor:
-    """Return values rounded to 2^bits levels between the ends of a nudged range, both of which pass the gradient."""
+    """Return values rounded to 2^bits levels of a nudged range; the gradient passes inside it, both ends included."""
     given = tf.cast(values, tf.float32)
     rounded = tf.quantization.fake_quant_with_min_max_vars(given, limits[0], limits[1], num_bits=bits)
     return tf.cast(rounded, values.dtype)
 
 
 def moved_ranges(ranges: tf.Tensor, seen: tf.Tensor, decay: float) -> tf.Tensor:
-    """Return decay * ranges + (1 - decay) * seen, widened to hold 0; those that are [0, 0] take what was seen."""
+    """Return decay * ranges + (1 - decay) * seen, with seen widened to contain 0; ranges of [0, 0] become seen."""
     seen = tf.stack([tf.minimum(seen[..., 0], 0.0), tf.maximum(seen[..., 1], 0.0)], axis=-1)
     fresh = tf.reduce_all(ranges == 0.0, axis=-1, keepdims=True)
     return tf.where(fresh, seen, decay * ranges + (1.0 - decay) * seen)
 
 
 def widest(extremes: tf.Tensor) -> tf.Tensor:
-    """Return the extremes [..., 2] of all parts [parts, ..., 2] of a batch; a third number is a mean."""
+    """Return the extremes [..., 2] over all parts [parts, ..., 2] of a batch; a third column holds means."""
     columns = [tf.reduce_min(extremes[..., 0], axis=0), tf.reduce_max(extremes[..., 1], axis=0)]
     columns += [tf.reduce_mean(extremes[..., 2], axis=0)] if extremes.shape[-1] == 3 else []
     return tf.stack(columns, axis=-1)
 
 
 def on_grid(weights: np.ndarray, bits: int, axes: Sequence[int], scales: np.ndarray | None = None) -> bool:
-    """Return whether weights are whole multiples of their steps, which are those of `weight_scales` unless given."""
+    """Return whether weights are integer multiples of their steps, by default those of `weight_scales`."""
     if scales is None:
         scales = weight_scales(tf.convert_to_tensor(weights), bits, axes).numpy()
     steps = np.divide(weights, scales, out=np.array(weights), where=scales > 0.0)
@@ -106,36 +105,36 @@ def on_grid(weights: np.ndarray, bits: int, axes: Sequence[int], scales: np.ndar
 
 
 Factors: TypeAlias = "Callable[[Mapping[str, Any], Mapping[str, Any]], tf.Tensor]"
-"""Returns what multiplies a kernel, by weights and moving statistics."""
+"""Function of the weights and moving statistics that returns the factors on a kernel."""
 
 
 def folded_by_kernel(network: Network, kernels: Sequence[Kernel]) -> dict[str, Factors]:
-    """Return the factors gamma / sqrt(variance + epsilon) of batch norms that are folded into kernels, by kernel."""
+    """Return, by kernel, functions for the factors gamma / sqrt(variance + epsilon) of batch norms folded into them."""
     names = {id(variable): name for name, variable in network.variables.items()}
     norms = {id(layer.kernel): (layer, norm) for layer, norm in folded_norms(network.model)}
 
     def factors(kernel: Kernel, weights: Mapping[str, Any], state: Mapping[str, Any]) -> tf.Tensor:
         layer, norm = norms[id(kernel.variable)]
         scale = tf.math.rsqrt(tf.cast(state[names[id(norm.moving_variance)]], tf.float32) + norm.epsilon)
-        scale = scale * {**state, **weights}[names[id(norm.gamma)]] if norm.scale else scale  # frozen: part of state
+        scale = scale * {**state, **weights}[names[id(norm.gamma)]] if norm.scale else scale  # if frozen, in state
         return tf.reshape(scale, fold_shape(layer, kernel.variable))
 
     return {each.name: partial(factors, each) for each in kernels if id(each.variable) in norms}
 
 
-SMALLEST = 0.01  # the share of an initial step that is left at least: none is 0 or negative
+SMALLEST = 0.01  # lower bound on the factors of initial steps: no step becomes 0 or negative
 Quantize: TypeAlias = "Callable[[tf.Tensor, tf.Tensor, int], tf.Tensor]"
 
 
 def multiples(factors: tf.Tensor) -> tf.Tensor:
-    """Return what initial steps are multiplied by."""
+    """Return the factors by which initial steps are multiplied, at least `SMALLEST`."""
     return tf.maximum(factors, SMALLEST)
 
 
 def step_gradients(
     upstream: tf.Tensor, scaled: tf.Tensor, levels: tf.Tensor, ends: tuple[Any, Any], axes: Sequence[int] | None
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the gradients of values and of their steps, not yet scaled, by equations 3 and 5 of the paper."""
+    """Return the unscaled gradients of values and of their steps (Esser et al. 2020, equations 3 and 5)."""
     inside = tf.logical_and(scaled > ends[0], scaled < ends[1])
     errors = levels - tf.where(inside, scaled, 0.0)
     return tf.where(inside, upstream, 0.0), tf.reduce_sum(upstream * errors, axis=axes, keepdims=axes is not None)
@@ -144,9 +143,9 @@ def step_gradients(
 def weights_by_step(
     weights: tf.Tensor, initial: tf.Tensor, factors: tf.Tensor, bits: int, folded: tf.Tensor | None = None
 ) -> tf.Tensor:
-    """Return weights rounded to steps = initial * factors: symmetric, in a narrow range; or weights * folded."""
-    # Adam moves each number by about its learning rate: trained as a factor from 1 on, a step moves by that share of
-    # itself. The factor's gradient is the paper's divided by the initial step, so that SGD moves the step as there.
+    """Return weights rounded to steps initial * factors, symmetric in a narrow range; with `folded`, of w * folded."""
+    # Adam moves a variable by about the learning rate: a step trained as a factor that starts at 1 moves by that share
+    # of itself. The factor's gradient is the paper's divided by the initial step: SGD moves the step as in the paper.
     most = 2.0 ** (bits - 1) - 1.0
     axes = [axis for axis, size in enumerate(initial.shape) if size == 1]
     sharing = math.prod(weights.shape) / math.prod(initial.shape)
@@ -171,7 +170,7 @@ def weights_by_step(
 def activations_by_step(
     values: tf.Tensor, limits: tf.Tensor, factor: tf.Tensor, bits: int, quantize: Quantize
 ) -> tf.Tensor:
-    """Return values [batch, ...] rounded by `quantize` to 2^bits levels between `limits`, nudged, times a factor."""
+    """Return values [batch, ...] rounded by `quantize` to 2^bits levels between nudged `limits`, times a factor."""
 
     @tf.custom_gradient
     def rounded(given: tf.Tensor, factor: tf.Tensor) -> tuple[tf.Tensor, object]:
@@ -191,14 +190,14 @@ def activations_by_step(
 
 
 def magnitudes(values: tf.Tensor, *, with_mean: bool = True) -> tf.Tensor:
-    """Return the smallest and the largest value and, if asked for, the mean of |value|: float32 [2] or [3]."""
+    """Return the smallest and the largest value and, with `with_mean`, the mean of |value|: float32 [2] or [3]."""
     wide = tf.stop_gradient(tf.cast(values, tf.float32))
     mean = [tf.reduce_mean(tf.abs(wide))] if with_mean else []
     return tf.stack([tf.reduce_min(wide), tf.reduce_max(wide), *mean])
 
 
 def initial_limits(seen: tf.Tensor, unsigned: tf.Tensor, bits: int) -> tf.Tensor:
-    """Return the limits of levels whose step is 2 mean|x| / sqrt(highest level), float32 [points, 2]."""
+    """Return the limits for steps of 2 mean|x| / sqrt(highest level), float32 [points, 2]."""
     half = 2.0 ** (bits - 1)
     lowest = tf.where(unsigned, 0.0, -half)
     highest = lowest + 2.0**bits - 1.0
@@ -207,21 +206,21 @@ def initial_limits(seen: tf.Tensor, unsigned: tf.Tensor, bits: int) -> tf.Tensor
 
 
 class LearnedSteps:
-    """Hold the steps of a network: those of its points, then those of its kernels."""
+    """Hold the learned steps of a network: those of its points, then those of its kernels."""
 
-    initial: tf.Variable  # float32 [steps of kernels], 0 where there is none yet; once built
-    variable: keras.Variable  # the factors in the network; once built
+    initial: tf.Variable  # float32 [steps of kernels], 0 until initialized; set by `build`
+    variable: keras.Variable  # the factors in the network; set by `build`
     name: str  # of that variable
 
     def __init__(self, kernels: Sequence[tuple[keras.Variable, Sequence[int]]], points: int) -> None:
-        """Take kernels with the negative axes that have steps of their own, and the number of points."""
+        """Set up steps for kernels, given with the negative axes along which steps differ, and for `points` points."""
         self._shapes = {id(variable): _broadcast(variable.shape, axes) for variable, axes in kernels}
         self._sizes = [points, *(math.prod(shape) for shape in self._shapes.values())]
         self._unsigned = np.zeros([points], bool)
         self.inputs: set[int] = set()  # the points that round inputs of the network: their ranges are averages
 
     def attached(self, model: keras.Model) -> keras.Model:
-        """Return the model with the factors among its variables, in a layer behind its first output."""
+        """Return the model with the factors among its variables, in a layer after its first output."""
         from hookline.hooks.quantization.layers import ActivationQuantizer, StepSizes
 
         graph = as_functional(model)
@@ -250,13 +249,13 @@ class LearnedSteps:
         return tf.split(factors, self._sizes)[0]
 
     def of_kernels(self, factors: tf.Tensor) -> dict[int, tuple[tf.Tensor, tf.Tensor]]:
-        """Return initial steps and factors by the identity of the kernel; they broadcast to it."""
+        """Return initial steps and factors by the id of the kernel, in shapes that broadcast to it."""
         initial = tf.split(tf.convert_to_tensor(self.initial), self._sizes[1:])
         pairs = zip(self._shapes.items(), initial, tf.split(factors, self._sizes)[1:], strict=True)
         return {key: (tf.reshape(own, shape), tf.reshape(factor, shape)) for (key, shape), own, factor in pairs}
 
     def new_initial(self, kernels: Mapping[int, tf.Tensor], factors: tf.Tensor, bits: int) -> tf.Tensor:
-        """Return initial steps; those that were 0 become 2 mean|w| / sqrt(highest level), over the factor."""
+        """Return initial steps; those that were 0 become 2 mean|w| / sqrt(highest level), divided by the factor."""
         means = []
         for key, shape in self._shapes.items():
             axes = [axis for axis, size in enumerate(shape) if size == 1]
@@ -266,11 +265,11 @@ class LearnedSteps:
         return tf.where(old > 0.0, old, steps / multiples(factors[self._sizes[0] :]))
 
     def new_ranges(self, ranges: tf.Tensor, seen: tf.Tensor, factors: tf.Tensor, bits: int) -> tf.Tensor:
-        """Return initial limits; those that were [0, 0] are made for what was seen, over the factor."""
+        """Return initial limits; those that were [0, 0] are computed from `seen`, divided by the factor."""
         made = initial_limits(seen, tf.constant(self._unsigned), bits) / multiples(self.of_points(factors))[:, None]
         return tf.where(tf.reduce_all(ranges == 0.0, axis=-1, keepdims=True), made, ranges)
 
 
 def _broadcast(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
-    """Return a shape with axes of 1, but for those given."""
+    """Return a shape with size 1 on all axes except those given."""
     return tuple(size if place - len(shape) in axes else 1 for place, size in enumerate(shape))

@@ -17,11 +17,11 @@ from hookline.trainer.network import inner_of
 
 BOUNDED_FUNCTIONS = {"tanh", "hard_tanh", "sigmoid", "hard_sigmoid", "softsign", "relu6", "softmax", "sparse_sigmoid"}
 BOUNDED_OPERATIONS = {"Tanh", "HardTanh", "Sigmoid", "HardSigmoid", "SoftSign", "Relu6", "Softmax", "Sign"}
-"""Operations that saturate: hardly any gradient where their input is large."""
+"""Operations that saturate: hardly any gradient passes if their input is large."""
 
 
 def find_missing_norms(model: keras.Model, layers: Mapping[str, keras.Layer]) -> dict[str, str]:
-    """Return where the sums of layers reach a sign, or another saturating activation, with only linear ones between."""
+    """Return {layer path: sign or other saturating activation that its sums reach, with only linear ones between}."""
     if not is_graph(model):
         return {}
     paths = {id(layer): path for path, layer in layers.items()}
@@ -56,13 +56,13 @@ def _has_bounded_function(operation: Any) -> bool:
 TRIAL_STEPS = 100  # a shorter run is only a smoke test
 WIDE = 3.0  # standard deviation of sums above which they need a norm; a sign then passes a quarter of the gradients
 LEAST_WAY, LONGEST_STEP = 0.5, 0.1
-"""As shares of the clip: how far a weight must be able to move in the whole run, and how far it may in a step."""
+"""As shares of the clip: how far a weight must at least be able to move in a run, and how far it may move in a step."""
 BOUNDED = ("Adam", "AdamW", "Nadam", "Adamax", "Lion", "RMSprop")
-"""Optimizers that move a variable by about the learning rate per step, whatever its gradient is."""
+"""Optimizers that move a variable by about the learning rate per step, regardless of the size of its gradient."""
 
 
 def learning_rates(optimizer: keras.optimizers.Optimizer, steps: int) -> np.ndarray:
-    """Return the learning rates of evenly spaced steps of a run."""
+    """Return the learning rates at evenly spaced steps of a run."""
     rate = inner_of(optimizer)._learning_rate
     if not callable(rate):
         return np.array([float(optimizer.learning_rate)])
@@ -70,7 +70,7 @@ def learning_rates(optimizer: keras.optimizers.Optimizer, steps: int) -> np.ndar
 
 
 def rate_advice(optimizer: keras.optimizers.Optimizer, *, steps: int, clip: float) -> str | None:
-    """Return a line on a learning rate that flips the signs of latent weights hardly ever, or at every step."""
+    """Return a line on a learning rate at which the signs of latent weights flip hardly ever, or within few steps."""
     name = type(inner_of(optimizer)).__name__
     rates = learning_rates(optimizer, steps)
     rate, highest = float(rates.mean()), float(rates.max())
@@ -92,7 +92,7 @@ def rate_advice(optimizer: keras.optimizers.Optimizer, *, steps: int, clip: floa
 
 
 def decay_advice(kernels: Sequence[Kernel], optimizer: keras.optimizers.Optimizer, *, clip: float) -> list[str]:
-    """Return lines on what pulls latent weights to 0, where the next gradient flips their sign."""
+    """Return lines on regularizers and weight decay that pull latent weights to 0, where gradients flip their sign."""
     lines = []
     if pulled := [each.name for each in kernels if each.variable.regularizer is not None]:
         lines.append(
@@ -114,7 +114,7 @@ def decay_advice(kernels: Sequence[Kernel], optimizer: keras.optimizers.Optimize
 def missing_norm_advice(
     model: keras.Model, kernels: Sequence[Kernel], layers: Mapping[str, keras.Layer], *, clip: float, hook: str
 ) -> str | None:
-    """Return a line on binarized layers whose sums reach a saturating activation without a norm; None without any."""
+    """Return a line on binarized layers whose sums saturate the next activation for lack of a norm; None if none do."""
     found = find_missing_norms(model, layers)
     fan_in = {
         each.layer: each.size / math.prod(each.variable.shape[axis] for axis in each.channel_axes) for each in kernels

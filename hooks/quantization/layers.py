@@ -1,4 +1,4 @@
-"""The layers that hooks insert to quantize: of inputs of layers, of activations, and of learned steps."""
+"""Layers that hooks insert to quantize: quantizers of layer inputs and of activations, and learned step sizes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from hookline.hooks.quantization.quantizers import Quantizer, parse_quantizer
 class InputQuantizer(keras.layers.Layer):
     """Quantize the input of the next layer, in training and in evaluation; it has no variables.
 
-    A kernel layer that pads with "same" adds zeros to the quantized map, a third value beside -1 and +1. A
-    `ZeroPadding` layer stands before the quantizer instead, so that its zeros become sign(0) = +1.
+    A kernel layer with padding="same" adds zeros to the quantized map, a third value besides -1 and +1. The zeros of a
+    `ZeroPadding` layer before the quantizer become sign(0) = +1 instead.
     """
 
-    role = "input quantizer"  # by which readers of a graph know it without importing it
+    role = "input quantizer"  # identifies the layer in a graph without importing this module
 
     def __init__(self, quantizer: str | Mapping[str, Any], **options: Any) -> None:
         super().__init__(**options)
@@ -36,7 +36,7 @@ class InputQuantizer(keras.layers.Layer):
         return quantize(inputs, quantizer=self.quantizer)
 
     def inference_op(self) -> dict[str, Any] | None:
-        """Return what it computes, for packed files: see `hookline.deploy.keras_graph`."""
+        """Return its computation as an op for packed files: see `hookline.deploy.keras_graph`."""
         return self.quantizer.inference_op
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, ...]:
@@ -47,7 +47,7 @@ class InputQuantizer(keras.layers.Layer):
 
 
 def quantize(inputs: Any, *, quantizer: Quantizer) -> Any:
-    """Return quantized inputs, computed by operations of Keras; NaN stays NaN."""
+    """Return quantized inputs, computed with Keras operations; NaN stays NaN."""
     ops = keras.ops
     wide = ops.cast(inputs, "float32")
     if quantizer.name == "dorefa":
@@ -63,7 +63,7 @@ def quantize(inputs: Any, *, quantizer: Quantizer) -> Any:
 
 
 class _Float(keras.layers.Layer):
-    """Return a tensor of the dtype of the input, which is not cast."""
+    """Return a tensor with the dtype of the input, without autocasting the input."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{**options, "autocast": False})
@@ -78,15 +78,15 @@ class _Float(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="hookline")
 class ActivationQuantizer(_Float):
-    """Return its input, rounded to the range of a point where a hook is at work; it has no variables."""
+    """Round the input to the range of a point while a hook is active, otherwise return it; there are no variables."""
 
     role = "activation quantizer"
 
     def __init__(self, point: int, observes: bool = True, averages: bool = False, **options: Any) -> None:
-        """Say whose range counts, whether inputs move it, and whether they are means of its levels."""
+        """Set the point with the range, whether inputs update the range, and whether they are means of its levels."""
         super().__init__(**options)
         self.point, self.observes, self.averages = point, observes, averages
-        self.now, self.after = Pass(), ""  # after: the operation whose output it rounds
+        self.now, self.after = Pass(), ""  # after: name of the operation or input that it rounds
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         return self.now(self, inputs)
@@ -98,7 +98,7 @@ class ActivationQuantizer(_Float):
 
 @keras.saving.register_keras_serializable(package="hookline")
 class StepSizes(_Float):
-    """Return its input; hold a factor for each step size, 1 at first, which a hook reads."""
+    """Return the input; hold a trainable factor for each step size, initially 1, for a hook to read."""
 
     role = "step sizes"
 

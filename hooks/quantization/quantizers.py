@@ -18,7 +18,7 @@ from hookline.trainer.ops import estimators
 
 
 def most_values(values: np.ndarray, channel_axes: Sequence[int] = ()) -> int:
-    """Return how many different values an array has or, by channel, the channel that has most of them."""
+    """Return the number of distinct values of an array or, with channel axes, of the channel that has the most."""
     channels = [axis % values.ndim for axis in channel_axes]
     count = int(np.prod([values.shape[axis] for axis in channels], dtype=int))
     rows = np.moveaxis(values.astype(np.float64), channels, range(len(channels))).reshape(count, -1)
@@ -50,7 +50,7 @@ def level_exponents(weights: tf.Tensor, bits: int) -> tf.Tensor:
 
 
 def round_to_levels(weights: tf.Tensor, exponents: tf.Tensor) -> tf.Tensor:
-    """Return weights rounded to 0 or +-2^k with n2 <= k <= n1, as `IncrementalQuantization` says."""
+    """Return weights rounded to 0 or +-2^k with n2 <= k <= n1, as in `IncrementalQuantization`."""
     magnitudes = tf.abs(tf.cast(weights, tf.float32))
     chosen = power_of_two(tf.clip_by_value(nearest_exponent(magnitudes), exponents[1], exponents[0]))
     rounded = tf.sign(weights) * tf.cast(chosen, weights.dtype)
@@ -91,7 +91,7 @@ class Quantizer:
 
     @property
     def bits(self) -> int:
-        """Return the bits that encode its values, scales not counted."""
+        """Return the number of bits per value, not counting scales."""
         if self.name == "dorefa":
             return int(self.arguments.get("k_bit", 2))
         return 2 if self.name == "ste_tern" else 1
@@ -103,17 +103,17 @@ class Quantizer:
 
     @property
     def scales_channels(self) -> bool:
-        """Return whether every output channel of a kernel has a scale of its own."""
+        """Return whether every output channel of a kernel has its own scale."""
         return self.name == "magnitude_aware_sign"
 
     @property
     def config(self) -> dict[str, Any]:
-        """Return such as {"name": "dorefa", "k_bit": 2}."""
+        """Return the quantizer as a config, such as {"name": "dorefa", "k_bit": 2}."""
         return {"name": self.name, **self.arguments}
 
     @property
     def inference_op(self) -> dict[str, Any] | None:
-        """Return its effect on layer inputs as an op of `deploy.keras_graph`; None if that depends on the batch."""
+        """Return its effect on layer inputs as an op of `deploy.keras_graph`; None if it depends on the batch."""
         if self.name == "dorefa":
             return {"op": "round", "bits": self.bits}
         if self.name != "ste_tern":
@@ -124,14 +124,14 @@ class Quantizer:
         return {"op": "ternary", "threshold": float(self.arguments.get("threshold", default))}
 
     def scales(self, shape: tuple[int, ...], channel_axes: tuple[int, ...]) -> int:
-        """Return how many float scales the quantized kernel of a shape carries."""
+        """Return the number of float scales of a quantized kernel with this shape."""
         if self.scales_channels:
             return math.prod(shape[axis] for axis in channel_axes)
         return 1 if self.name == "dorefa" and self.bits == 1 else 0
 
 
 def parse_quantizer(spec: str | Mapping[str, Any] | None, *, role: Role, option: str) -> Quantizer | None:
-    """Return the quantizer that a config names, or None for None."""
+    """Return the quantizer given in a config, or None for None."""
     if spec is None:
         return None
     known = {name: each for name, each in FUNCTIONS.items() if role == "kernel" or name not in KERNEL_ONLY}

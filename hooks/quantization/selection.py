@@ -1,4 +1,4 @@
-"""Which kernels are quantized, by the graph of the model."""
+"""Select the kernels to quantize, based on the graph of the model."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ class Facts:
     """Hold facts about a tensor."""
 
     sources: frozenset[str] = frozenset({MODEL_INPUT})
-    """Paths of the kernel layers that it comes from, with no other in between; MODEL_INPUT for the model's input."""
-    non_negative: str = ""  # name of the layer because of which it is never negative; empty if it may be
+    """Paths of the nearest upstream kernel layers; MODEL_INPUT for the model's input."""
+    non_negative: str = ""  # name of the layer that makes it non-negative; empty if it may be negative
     dropout: str = ""  # name of the dropout layer that it comes from, with only reshaping in between; else empty
     quantizer: Mapping[str, Any] | None = None  # config of the input quantizer that made it
 
 
 @dataclass
 class KernelInputs:
-    """Hold what reaches kernel layers."""
+    """Hold facts about the inputs of kernel layers."""
 
     calls: dict[str, list[Facts]] = field(default_factory=dict)  # by path: facts about the input of each call
     hidden: set[str] = field(default_factory=set)
@@ -61,7 +61,7 @@ class KernelInputs:
 
 
 def trace_kernel_inputs(model: keras.Model, kernel_layers: Mapping[str, keras.Layer]) -> KernelInputs:
-    """Return what reaches the kernel layers of a model, or other layers that are given."""
+    """Return facts about the inputs of a model's kernel layers, or of other given layers."""
     found = KernelInputs()
     paths = {id(layer): path for path, layer in kernel_layers.items()}
 
@@ -90,7 +90,7 @@ def _next_facts(operation: Any, facts: list[Facts], constants: list[Any]) -> Fac
     if role == "activation quantizer":
         return facts[0]
     if role == "gate":
-        # What follows comes from the features; the branch beside them only says where. Zeros join the quantized values.
+        # The source is the features, not the branch that makes the gate. As in dropout, zeros join quantized values.
         return Facts(facts[0].sources, facts[0].non_negative, operation.name, facts[0].quantizer)
     sources = _sources(facts)
     if role == "input quantizer":
@@ -99,7 +99,7 @@ def _next_facts(operation: Any, facts: list[Facts], constants: list[Any]) -> Fac
         return Facts(sources, operation.name)
     kind = type(operation).__name__
     is_linear = isinstance(operation, keras.layers.Activation) and operation.activation is keras.activations.linear
-    # Other interpolations fit curves through their input, which dip below 0 beside a peak.
+    # Other interpolations fit curves to their input, which undershoot 0 next to a peak.
     is_straight = getattr(operation, "interpolation", "nearest") in ("nearest", "bilinear")
     keeps_sign = is_linear or (kind in SIGN_KEEPING and is_straight)
     if not keeps_sign or not facts or any(_may_turn_sign(each) for each in constants):
@@ -111,7 +111,7 @@ def _next_facts(operation: Any, facts: list[Facts], constants: list[Any]) -> Fac
 
 
 def is_non_negative(operation: Any) -> bool:
-    """Return whether the output of an operation is never negative, whatever goes in."""
+    """Return whether the output of an operation is never negative, for any input."""
     if isinstance(operation, keras.layers.ReLU):
         return not operation.negative_slope
     if isinstance(operation, keras.layers.Softmax):
@@ -135,12 +135,12 @@ def _may_turn_sign(constant: Any) -> bool:
 
 @dataclass(frozen=True)
 class Selection:
-    """Hold what a pattern chose in one model."""
+    """Hold the layers that patterns select in one model."""
 
     layers: dict[str, keras.Layer]  # to quantize, by path, in the order of the model
-    first: set[str]  # paths of the layers that see the model's own input
+    first: set[str]  # paths of the layers that receive the model's own input
     full_precision: list[str]  # paths of all other kernel layers
-    inputs: KernelInputs | None  # what reaches the kernel layers; None when the model has no known graph
+    inputs: KernelInputs | None  # facts about the inputs of kernel layers; None if the graph is not known
 
 
 def choose_kernel_layers(model: keras.Model, patterns: str | Sequence[str], *, all_binary: bool) -> Selection:
@@ -149,7 +149,7 @@ def choose_kernel_layers(model: keras.Model, patterns: str | Sequence[str], *, a
     every = {path: layer for path, layer in layer_paths(model).items() if is_kernel_layer(layer)}
     inputs = trace_kernel_inputs(model, every) if is_graph(model) else None
     paths = list(every)
-    first, last = (inputs.first(), inputs.last()) if inputs else ({paths[0]}, {paths[-1]})  # as a subclass lists them
+    first, last = (inputs.first(), inputs.last()) if inputs else ({paths[0]}, {paths[-1]})  # a subclassed model's order
     kept = set() if all_binary else first | last
     chosen = {path: layer for path, layer in matched.items() if path not in kept}
     if not chosen:
@@ -174,9 +174,9 @@ def refuse_quantized(model: keras.Model, *, activations: bool, steps: bool) -> N
 def left_to_others(
     kernels: Sequence[Kernel], patterns: str | Sequence[str], key: str, context: BuildContext
 ) -> list[Kernel]:
-    """Return the kernels that "*" leaves to hooks that round them; other patterns must choose none of them.
+    """Return the kernels that "*" leaves to other hooks that round them; other patterns must not match any of them.
 
-    Clustered kernels are not left. A hook of the same kind, which has a state "active", must not take all kernels.
+    Clustered kernels are not left out. Another hook of the same kind (state "active") must not take all kernels.
     """
     states, rounded = context.states, context.rounded
     taken = [each for each in kernels if f"{rounded.get(each.name)}/centroids/{each.name}" not in states]

@@ -1,4 +1,4 @@
-"""Augmentations: how training examples are changed at random, by what they take."""
+"""Augmentations: random changes to training examples, with a base class for each kind of input."""
 
 from __future__ import annotations
 

@@ -9,15 +9,15 @@ from hookline.trainer.errors import UserError, check_number
 from hookline.trainer.input.order import normal, uniform
 from hookline.trainer.objective import Batch
 
-GRAY = (0.299, 0.587, 0.114)  # how bright red, green and blue look (ITU-R BT.601)
+GRAY = (0.299, 0.587, 0.114)  # luma weights of red, green and blue (ITU-R BT.601)
 
 
 class Color(ImageAugment):
     """Change the colors of images, and clip the result to the range from black to white.
 
-    In the order of the options, with black as 0 and white as 1: all pixels times a factor; the difference of each to
-    the image's mean gray times a factor; the difference of each to its own gray times a factor; the hue moved along its
-    circle. Factors are uniform in [1 - option, 1 + option]. An option of 0 leaves its property as it is.
+    Options apply in their order, with black as 0 and white as 1: brightness scales pixels, contrast their difference
+    from the image's mean gray, saturation that from their own gray, each by a factor uniform in
+    [1 - option, 1 + option]; hue rotates along its circle. An option of 0 changes nothing.
     """
 
     priority = 50
@@ -67,7 +67,7 @@ def _factors(seeds: tf.Tensor, salt: str, spread: float) -> tf.Tensor:
 
 
 def _gray(pixels: tf.Tensor) -> tf.Tensor:
-    """Return the gray of each pixel, one channel; the mean where there are not 3."""
+    """Return the gray value of each pixel, [..., 1]: its luma for 3 channels, otherwise the mean over channels."""
     if pixels.shape[-1] == 3:
         return tf.reduce_sum(pixels * tf.constant(GRAY, pixels.dtype), axis=-1, keepdims=True)
     return tf.reduce_mean(pixels, axis=-1, keepdims=True)
@@ -78,7 +78,7 @@ def _blended(pixels: tf.Tensor, gray: tf.Tensor, factors: tf.Tensor) -> tf.Tenso
 
 
 class Noise(FloatAugment):
-    """Add independent normal draws to all input values; the result may leave the range of the data."""
+    """Add independent Gaussian noise to every input value; the result may leave the range of the data."""
 
     priority = 60
 

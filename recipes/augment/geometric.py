@@ -14,15 +14,15 @@ from hookline.trainer.input.augment import targets_are_map
 from hookline.trainer.input.order import uniform
 from hookline.trainer.objective import Batch
 
-BORDERS = ("constant", "reflect", "nearest")  # TensorFlow's WRAP is left out: it repeats all pixels but one
+BORDERS = ("constant", "reflect", "nearest")  # without TensorFlow's WRAP, which repeats all pixels except one
 MAP = "map"
 
 
 class Geometric(ImageAugment):
-    """Move the pixels of each image by an affine map of its own.
+    """Transform each image by its own affine map.
 
-    If the data has a "map" [batch, height, width], or targets [batch, height, width, ...], they move along, filled with
-    0 from beyond the border.
+    A "map" [batch, height, width] and targets [batch, height, width, ...], if the batch has them, are transformed too,
+    with nearest-neighbor interpolation and a fill value of 0.
     """
 
     moves = True
@@ -35,13 +35,13 @@ class Geometric(ImageAugment):
 
     @abstractmethod
     def maps(self, seeds: tf.Tensor, height: int, width: int) -> tf.Tensor:
-        """Return the source of each place in the result: float32 [batch, 2, 3].
+        """Return the affine maps from output to input coordinates: float32 [batch, 2, 3].
 
-        Rows give x and y of the source, as factors of x, y and 1 of the result, in pixels from the first one's middle.
+        The rows give the input's x and y as factors of the output's x, y and 1, in pixels from the first one's center.
         """
 
     def move(self, images: tf.Tensor, maps: tf.Tensor, interpolation: str, fill: float) -> tf.Tensor:
-        """Return moved images. A subclass with a faster way to the same pixels overrides it."""
+        """Return the transformed images. Subclasses may override it with a faster way to the same pixels."""
         return warp(images, maps, interpolation, self.border, fill)
 
     def __call__(self, batch: Batch, seeds: tf.Tensor) -> Batch:
@@ -61,7 +61,7 @@ class Geometric(ImageAugment):
 
 
 def warp(images: tf.Tensor, maps: tf.Tensor, interpolation: str, border: str, fill: float) -> tf.Tensor:
-    """Return images whose pixels come from the places that the maps give."""
+    """Return images resampled at the input coordinates that `maps` give (see `Geometric.maps`)."""
     rows = tf.reshape(maps, [-1, 6])
     warped: Any = tf.raw_ops.ImageProjectiveTransformV3(
         images=images,
@@ -75,14 +75,14 @@ def warp(images: tf.Tensor, maps: tf.Tensor, interpolation: str, border: str, fi
 
 
 def moved_back(right: tf.Tensor, down: tf.Tensor) -> tf.Tensor:
-    """Return the maps of images that are moved: float32 [batch, 2, 3]."""
+    """Return the maps that shift images right and down by so many pixels: float32 [batch, 2, 3]."""
     right, down = tf.cast(right, tf.float32), tf.cast(down, tf.float32)
     one, zero = tf.ones_like(right), tf.zeros_like(right)
     return tf.stack([tf.stack([one, zero, -right], axis=1), tf.stack([zero, one, -down], axis=1)], axis=1)
 
 
 class Rotate(Geometric):
-    """Turn images around their middle, both ways, each angle equally likely; between pixels it interpolates."""
+    """Rotate images around their center by an angle uniform in [-degrees, degrees], with bilinear interpolation."""
 
     priority = 40
     interpolation = "BILINEAR"
@@ -97,7 +97,7 @@ class Rotate(Geometric):
 
 
 def rotations(angles: tf.Tensor, height: int, width: int) -> tf.Tensor:
-    """Return the maps of images that are turned counter-clockwise around their middle: float32 [batch, 2, 3]."""
+    """Return the maps that rotate images counterclockwise around their center, by radians: float32 [batch, 2, 3]."""
     cosine, sine = tf.cos(angles), tf.sin(angles)
     x, y = (width - 1) / 2.0, (height - 1) / 2.0
     from_x = tf.stack([cosine, -sine, x - cosine * x + sine * y], axis=1)

@@ -1,4 +1,4 @@
-"""Augmentations that mix or cover."""
+"""Augmentations that mix examples or cover parts of images."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hookline.trainer.objective import SOFT_TARGETS, Batch
 
 
 def random_partners(seeds: tf.Tensor) -> tf.Tensor:
-    """Return for each example the position of another, or itself: a random permutation, int32 [batch]."""
+    """Return a random permutation that gives each example a partner, perhaps itself: int32 [batch]."""
     return tf.argsort(uniform(seeds, "partner"), stable=True)
 
 
@@ -35,9 +35,9 @@ def beta(seeds: tf.Tensor, salt: str, alpha: float) -> tf.Tensor:
 
 @functools.cache
 def _lower_quantiles(alpha: float) -> np.ndarray:
-    """Return x^p at equal steps of probability for x in [0, 1/2], with p = min(alpha, 1): float32 [PARTS + 1].
+    """Return x^p at evenly spaced quantiles of x in [0, 1/2], with p = min(alpha, 1): float32 [PARTS + 1].
 
-    In t = x^p the density is finite at 0 for every alpha: x^(alpha - p) (1 - x)^(alpha - 1) up to a factor.
+    The density of t = x^p is finite at 0 for every alpha: x^(alpha - p) (1 - x)^(alpha - 1) up to a factor.
     """
     power = min(alpha, 1.0)
     t = np.linspace(0.0, 0.5**power, GRID)
@@ -48,24 +48,24 @@ def _lower_quantiles(alpha: float) -> np.ndarray:
 
 
 def random_rectangles(seeds: tf.Tensor, tall: tf.Tensor, wide: tf.Tensor, height: int, width: int) -> tf.Tensor:
-    """Return which pixels lie in a rectangle around a random pixel: bool [batch, height, width, 1]."""
+    """Return the mask of a rectangle around a random pixel: bool [batch, height, width, 1]."""
     rows = _ranges(whole_numbers(seeds, "row", 0, height - 1), tall, height)
     columns = _ranges(whole_numbers(seeds, "column", 0, width - 1), wide, width)
     return tf.logical_and(rows[:, :, None, None], columns[:, None, :, None])
 
 
 def _ranges(middle: tf.Tensor, extent: tf.Tensor, size: int) -> tf.Tensor:
-    """Return which places lie in a range around its middle: bool [batch, size]."""
+    """Return the mask of a range of places around `middle`: bool [batch, size]."""
     first = (middle - extent // 2)[:, None]
     places = tf.range(size)[None, :]
     return tf.logical_and(places >= first, places < first + extent[:, None])
 
 
 class Mixup(FloatAugment):
-    """Mix each example with another of its batch: w x + (1 - w) x', and its target likewise, w ~ Beta(alpha, alpha).
+    """Mix examples and their targets with others of the batch: w x + (1 - w) x', with w ~ Beta(alpha, alpha).
 
-    The weights are drawn for each example. Zhang et al. 2018, "mixup: Beyond Empirical Risk Minimization", equation 2
-    and section 3.
+    A weight is drawn for each example. Zhang et al. 2018, "mixup: Beyond Empirical Risk Minimization", equation 2 and
+    section 3.
     """
 
     mixes = True
@@ -87,11 +87,11 @@ class Mixup(FloatAugment):
 
 
 class Cutmix(ImageAugment):
-    """Paste a rectangle of another image of the batch into each image; targets mix by the share of the pixels.
+    """Paste a rectangle of another image of the batch into each image, and mix targets by the share of the pixels.
 
-    The rectangle has the image's proportions and the share 1 - w of its area, with w ~ Beta(alpha, alpha), and lies
-    around a random pixel; the part beyond the border is cut off. Yun et al. 2019, "CutMix: Regularization Strategy to
-    Train Strong Classifiers with Localizable Features", equations 1 and 2.
+    The rectangle has the image's aspect ratio and the share 1 - w of its area, with w ~ Beta(alpha, alpha); it is
+    centered on a random pixel and clipped at the border. Yun et al. 2019, "CutMix: Regularization Strategy to Train
+    Strong Classifiers with Localizable Features", equations 1 and 2.
     """
 
     mixes = True
@@ -118,9 +118,9 @@ class Cutmix(ImageAugment):
 
 
 class Cutout(ImageAugment):
-    """Cover a rectangle around a random pixel; where it reaches beyond the border, less is covered.
+    """Cover a rectangle that is centered on a random pixel and clipped at the border.
 
-    DeVries and Taylor 2017, "Improved Regularization of Convolutional Neural Networks with Cutout": half of height and
+    DeVries and Taylor 2017, "Improved Regularization of Convolutional Neural Networks with Cutout": half the height and
     width for CIFAR-10.
     """
 

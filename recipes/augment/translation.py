@@ -1,4 +1,4 @@
-"""Augmentations that move pixels by whole pixels."""
+"""Augmentations that move pixels without interpolation."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from hookline.trainer.objective import Batch
 
 
 class Translation(Geometric):
-    """Move each image by whole pixels of its own."""
+    """Shift each image by a whole number of pixels of its own."""
 
     def move(self, images: tf.Tensor, maps: tf.Tensor, interpolation: str, fill: float) -> tf.Tensor:
-        del interpolation  # whole pixels stay whole
+        del interpolation  # shifts by whole pixels need none
         left, up = tf.cast(maps[:, 0, 2], tf.int32), tf.cast(maps[:, 1, 2], tf.int32)
         return translate(images, left, up, self.border, fill)
 
 
 def translate(images: tf.Tensor, left: tf.Tensor, up: tf.Tensor, border: str, fill: float) -> tf.Tensor:
-    """Return moved images by copying pixels: two to four times as fast as a projective transform."""
+    """Return images shifted by copying pixels, two to four times as fast as a projective transform."""
     height, width, channels = images.shape[1:]
     rows, inside_rows = _sources(up, height, border)
     columns, inside_columns = _sources(left, width, border)
@@ -35,7 +35,7 @@ def translate(images: tf.Tensor, left: tf.Tensor, up: tf.Tensor, border: str, fi
 
 
 def _sources(shift: tf.Tensor, size: int, border: str) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return which row or column each comes from, int32 [batch, size], and whether it lies within the image."""
+    """Return the source index of each row or column, int32 [batch, size], and whether it lies within the image."""
     wanted = tf.range(size)[None, :] + shift[:, None]
     inside = (wanted >= 0) & (wanted < size)
     if border == "reflect":
@@ -45,9 +45,9 @@ def _sources(shift: tf.Tensor, size: int, border: str) -> tuple[tf.Tensor, tf.Te
 
 
 class Crop(Translation):
-    """Pad images on all sides, and crop them to their original size, each place equally likely.
+    """Pad images on all sides, and crop them to their original size at a uniformly random position.
 
-    He et al. 2015, "Deep Residual Learning for Image Recognition", section 4.2: 4 pixels for CIFAR-10, filled.
+    He et al. 2015, "Deep Residual Learning for Image Recognition", section 4.2: 4 constant pixels for CIFAR-10.
     """
 
     priority = 10
@@ -69,7 +69,7 @@ class Crop(Translation):
 
 
 class Shift(Translation):
-    """Move images by whole pixels, up to a share of their height and of their width, each place equally likely."""
+    """Shift images by whole pixels in both directions, uniformly up to a share of their height and width."""
 
     priority = 30
 
@@ -84,7 +84,7 @@ class Shift(Translation):
 
 
 class Flip(Geometric):
-    """Mirror images left to right, upside down, or each with a chance of its own."""
+    """Mirror images left to right, upside down, or both, each with its own draw."""
 
     priority = 20
 
@@ -110,6 +110,6 @@ class Flip(Geometric):
     def move(self, images: tf.Tensor, maps: tf.Tensor, interpolation: str, fill: float) -> tf.Tensor:
         for wanted, sign, axis in ((self.horizontal, maps[:, 0, 0], 2), (self.vertical, maps[:, 1, 1], 1)):
             if wanted:
-                # This op takes whole examples from one or the other; tf.where would choose pixel by pixel.
+                # This op selects whole examples; tf.where would select pixel by pixel.
                 images = tf.raw_ops.Select(condition=sign < 0.0, x=tf.reverse(images, [axis]), y=images)
         return images

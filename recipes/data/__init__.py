@@ -1,1 +1,1 @@
-"""Data sources. `configs/data/` explains their arguments. Inputs are float32, targets int64 from 0 on."""
+"""Data sources. `configs/data/` explains their arguments. Inputs are float32, class labels int64 starting at 0."""

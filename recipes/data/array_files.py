@@ -1,4 +1,4 @@
-"""Arrays by name, from npz and npy files."""
+"""Named arrays from npz and npy files."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from hookline.trainer.errors import ARRAY_FAULTS, UserError, did_you_mean, user_
 
 
 class NpyRows:
-    """Read rows of an npy file at random, without holding or mapping the rest.
+    """Read rows of an npy file with random access, without loading or mapping the rest.
 
-    A truncated file raises an error here, where a memory map would end the process by a signal.
+    A truncated file raises an error here, whereas a memory map would end the process with a signal.
     """
 
     def __init__(self, path: Path) -> None:
@@ -38,14 +38,14 @@ class NpyRows:
         self._state = self._now()
 
     def read(self, rows: np.ndarray) -> np.ndarray:
-        """Return rows in the order in which they are asked for; they are read in the order of the file."""
+        """Return rows in the requested order; they are read in the order of the file."""
         if self._now() != self._state:
             raise self._changed()
         order = np.argsort(rows, kind="stable")
         ordered = rows[order]
         found = np.empty([len(rows), self._row_bytes], np.uint8)
         stretches = np.split(np.arange(len(rows)), np.flatnonzero(np.diff(ordered) != 1) + 1)
-        for stretch in stretches:  # rows that lie side by side come in one read
+        for stretch in stretches:  # adjacent rows are read at once
             first = stretch[0]
             self._fill(found[first : first + len(stretch)].reshape(-1).data, int(ordered[first]))
         values = np.empty_like(found)
@@ -72,7 +72,7 @@ class NpyRows:
 
 
 def open_npy(path: Path) -> np.memmap:
-    """Return an npy file's array as a read-only memory map: no value is read."""
+    """Return an npy file's array as a read-only memory map, without reading values."""
     try:
         stored = np.load(path, mmap_mode="r", allow_pickle=False)
     except ARRAY_FAULTS as error:
@@ -99,24 +99,24 @@ def read_npz(path: str, keys: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 KNOWN = [f"{kind}_{part}" for kind in ("x", "y", "sample_weight") for part in ("train", "validation", "test")]
-"""Names that arrays may have, to suggest one."""
+"""Known names of arrays, for suggestions."""
 
 
 @dataclass(frozen=True)
 class ArrayFiles:
     """Arrays on disk."""
 
-    path: Path  # what the user gave
-    files: dict[str, Path]  # npy files by the name of their array; empty for an npz
+    path: Path  # as given by the user
+    files: dict[str, Path]  # npy files by name of the array; empty for an npz
     sizes: dict[str, int]  # bytes of each array by name
 
     @property
     def is_npz(self) -> bool:
-        """Return whether the arrays are those of one npz file, which is read as a whole."""
+        """Return whether the arrays are in one npz file, of which no single rows can be read."""
         return not self.files
 
     def label(self, name: str) -> str:
-        """Return what messages call an array."""
+        """Return the name of an array for messages."""
         return f"{self.path.name}, {name}" if self.is_npz else f"'{self.files[name]}'"
 
     def load(self, name: str) -> np.ndarray:
@@ -128,7 +128,7 @@ class ArrayFiles:
         return read_npz(str(self.path), [name])[name] if self.is_npz else np.array(open_npy(self.files[name]))
 
     def named(self, name: str, option: str) -> np.ndarray:
-        """Return an array that an option names; beside a pair of npy files it is the path of another."""
+        """Return the array that an option names; with npy files, it may also be the path of another one."""
         if name in self.sizes:
             return self.load(name)
         if not self.is_npz and (beside := user_path(name, option)).is_file():
@@ -140,7 +140,7 @@ class ArrayFiles:
 
 
 def find_arrays(path: str, targets: str | None) -> ArrayFiles:
-    """Return the arrays that a user names; of npy files nothing but the header is read."""
+    """Return the arrays at a path given by the user; only the headers of npy files are read."""
     given = user_path(str(path), "data.path")
     if not str(path).strip() or not given.exists():
         raise UserError(
@@ -177,7 +177,7 @@ def _of_npy(path: Path, files: dict[str, Path]) -> ArrayFiles:
 
 
 def warn_of_unread(files: ArrayFiles, read: Iterable[str | None]) -> None:
-    """Name the arrays that nothing reads, in one line."""
+    """Warn about arrays that nothing reads."""
     if unread := sorted(files.sizes.keys() - set(read)):
         known = [name for name in KNOWN if name not in files.sizes]
         wrong = [name for name in unread if name not in KNOWN]

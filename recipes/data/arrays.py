@@ -30,11 +30,11 @@ from hookline.trainer.objective import SAMPLE_WEIGHTS, Batch
 WEIGHTS = "sample_weight"  # base name of such an array, followed by "_train" and so on
 LETTERS = {INPUTS: "x", TARGETS: "y"}
 Columns = dict[str, str]
-"""The name of the array of each column: "inputs" or several "inputs/<name>", likewise "targets", "sample_weights"."""
+"""The array of each column: "inputs" or several "inputs/<name>", "targets" or "targets/<name>", "sample_weights"."""
 
 
 def check_arrays(path: str, targets: str | None, split: str, groups: str | None, keys: str | None) -> None:
-    """Check that the files are there, and the way to split; see `arrays`."""
+    """Check that the files exist, and the way to split; see `arrays`."""
     check_split(split, groups=("group", groups), keys=("hash", keys))
     find_arrays(path, targets)
 
@@ -56,18 +56,18 @@ def arrays(
     keys: str | None = None,
     seed: int = 0,
 ) -> Data:
-    """Return the examples of an npz file, of npy files in a folder, or of a pair of npy files.
+    """Return the examples of an npz file, of a folder of npy files, or of a pair of npy files.
 
-    The arrays (in a folder: the files) are called x_train and y_train, and optionally x_validation, y_validation,
-    x_test, y_test (x_val and x_valid are accepted, too); or inputs and targets. Parts without arrays of their own are
-    taken from the training examples.
+    The arrays (in a folder, the files) are named x_train and y_train, and optionally x_validation, y_validation,
+    x_test, y_test (x_val and x_valid are accepted, too); or inputs and targets. Missing parts are taken from the
+    training examples.
 
     Inputs are integers or floats [n, features], [n, height, width], [n, height, width, channels] or of another shape.
-    In memory, all are checked to be finite; those that stay in their file are checked when they are read.
-    Targets are integers [n], the class of each example, or any other numbers [n, ...] for task=supervised.
-    sample_weight_train (sample_weight_test and so on; sample_weight beside inputs) says how much each example counts.
-    Several inputs are called x_train_<name> each, and several targets, of a network with several outputs,
-    y_train_<name>; models get and return them by name.
+    They must be finite, which is checked on loading, or on reading rows if they stay in their file. Targets are
+    integers [n], the class of each example, or any other numbers [n, ...] for task=supervised. sample_weight_train
+    (sample_weight_test and so on; sample_weight with inputs) is the weight of each example. Several inputs are named
+    x_train_<name>, and several targets, for a network with several outputs, y_train_<name>; models take and return them
+    by name.
     """
     options = dict(locals())
     files = find_arrays(path, targets)
@@ -143,7 +143,7 @@ def _require(files: ArrayFiles, *names: str) -> None:
 def _read_targets(
     files: ArrayFiles, columns: Mapping[str, Columns], classes: int | None
 ) -> tuple[dict[str, dict[str, np.ndarray]], int]:
-    """Return the targets of each part by column, and the number of classes: 0 where there are several targets."""
+    """Return the targets of each part by column, and the number of classes, 0 for several targets."""
     found: dict[str, dict[str, np.ndarray]] = {part: {} for part in columns}
     count = 0
     for column in columns[TRAIN]:
@@ -161,7 +161,7 @@ def _sources(
     read: Mapping[str, Mapping[str, np.ndarray]],
     options: Mapping[str, Any],
 ) -> tuple[dict[str, Source], dict[str, Preparation]]:
-    """Return the source of every part, and the one form that each input has in all of them."""
+    """Return the source of every part, and the preparation of each input, the same in all parts."""
     several = any("/" in column for column in columns[TRAIN])
     if (files.is_npz or several) and options["cache"] == "none":
         what = "which has several inputs or targets" if several else "an npz, of which no single rows can be read"
@@ -197,7 +197,7 @@ def _sources(
 
 
 def _named(forms: Mapping[str, Preparation], batch: Batch) -> Batch:
-    """Return a batch with inputs as the network takes them, and several inputs or targets in dicts."""
+    """Return a batch with prepared inputs, and with several inputs or targets in dicts."""
     made: Batch = {INPUTS: {}, TARGETS: {}}
     for column, values in batch.items():
         kind, _, name = column.partition("/")

@@ -1,4 +1,4 @@
-"""Digits on canvases: one among fragments of others, in one look or in two domains; or several on a grid."""
+"""Digits on canvases: one among fragments of others, in one domain or in two; or several on a grid."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ PEAKS = {"digits": small.PEAK, "mnist": PIXEL_PEAK}  # the brightest gray value 
 AUTO = "auto"
 TARGETS = CLASS, MASK = "class", "mask"
 TARGET_LABELS = "target_domain_labels"
-CELLS = 3  # a side of the grid that several digits stand on
+CELLS = 3  # side of the grid on which several digits are placed
 
 
 @dataclass(frozen=True)
 class Clutter:
-    """What canvases are made of."""
+    """Settings of canvases."""
 
     canvas: int  # side in pixels, larger than the images
     fragments: int  # on each canvas, 0 or more
@@ -47,10 +47,10 @@ def check_originals(name: str, path: str | None, key: str) -> None:
 
 
 class Originals:
-    """A set of images to be put on canvases, and the options of a data source that does so, checked."""
+    """The images to place on canvases, and the checked options of a data source that does so."""
 
     def __init__(self, name: str, options: Mapping[str, Any], usual: Mapping[str, tuple[int, int]]) -> None:
-        """Open a set that `check_originals` has passed; `usual` has the sides of its canvas and fragments in pixels."""
+        """Open a dataset that passed `check_originals`; `usual` has default sides of canvas and fragments in pixels."""
         self.counts: dict[str, int | None] = {part: options[f"{part}_examples"] for part in PARTS}
         self.peak = PEAKS[name]
         self.data = small.digits() if name == "digits" else large.keras_dataset(name=name, path=options["path"])
@@ -64,14 +64,14 @@ class Originals:
         check_integer("data.fragment_size", self.fragment, 1, side)
 
     def data_of(self, name: str, parts: Mapping[str, Split], *, has_classes: bool = True) -> Data:
-        """Return the data of splits of canvases."""
+        """Return the data with splits of canvases."""
         form = _form(self.canvas, self.peak)
         classes, names = (self.data.classes, self.data.class_names) if has_classes else (0, ())
         return Data(name, **parts, input_shape=form.shape, classes=classes, class_names=names, preparation=form)
 
 
 def _form(canvas: int, peak: int) -> Preparation:
-    """Return what becomes of canvases with a side of so many pixels."""
+    """Return the preparation of canvases with a side of `canvas` pixels."""
     return pixel_preparation((canvas, canvas, 1), peak)
 
 
@@ -92,11 +92,11 @@ def cluttered(
     """Return a source's images on canvases, as Cluttered MNIST of Mnih et al. 2014 (arXiv 1406.6247), section 4.1.
 
     The splits are those of the source. Fragments come from other images of the same split, and only from those that
-    appear on its canvases. If fewer examples are asked for than the source has, they are drawn with the same share of
-    every class; if more, images repeat, at other places and among other fragments.
+    appear on its canvases. If fewer examples are requested than the source has, they are a stratified sample; if more,
+    images repeat at other places and among other fragments.
 
-    Targets "class" are int64 [canvases], "mask" int64 [canvases, canvas, canvas, 1]: 1 where the image has ink, more
-    than half of the brightest gray value.
+    Targets "class" are int64 [canvases]; "mask" are int64 [canvases, canvas, canvas, 1], 1 where the image has ink
+    (more than half of the brightest gray value).
     """
     originals = Originals(source, dict(locals()), {"digits": (20, 3), "mnist": (60, 8)})
     check_choice("data.targets", targets, TARGETS)
@@ -111,10 +111,10 @@ def cluttered(
 def _cluttered(
     split: Split, count: int | None, peak: int, clutter: Clutter, seeds: tuple[int, int], targets: str
 ) -> Split:
-    """Return a split of canvases, made from the images of another."""
+    """Return a split of canvases made from the images of another split."""
     labels, size = split.labels, split.size
     repeats, rest = divmod(size if count is None else count, size)
-    rows = np.tile(np.arange(size), repeats)  # as many full rounds as fit, then a share of every class
+    rows = np.tile(np.arange(size), repeats)  # as many full passes as fit, then a stratified sample
     if rest:
         rows = np.concatenate([rows, split_indices(size, {"chosen": rest / size}, seeds[0], labels)["chosen"]])
     pool, places = np.unique(rows, return_inverse=True)
@@ -132,7 +132,7 @@ def _cluttered(
 
 
 def _with_map(scale: Callable[[Batch], Batch], canvas: int) -> Callable[[Batch], Batch]:
-    """Return the transform that also turns boxes into "map"."""
+    """Return the transform that also converts boxes to "map", 1 inside the box."""
 
     def transform(batch: Batch) -> Batch:
         top, left, height, width = tf.unstack(batch["box"][:, :, None], axis=1)
@@ -161,14 +161,14 @@ def domains(
     test_examples: int | None = None,
     seed: int = 0,
 ) -> Data:
-    """Return pairs of an image of the source with its label, and an image of the target.
+    """Return pairs of a labeled source image and a target image.
 
-    Each split of the originals is divided at random, regardless of labels: half of it goes to the source, half to the
-    target. So no original is in both domains or in two splits, and the two images of a pair are unrelated. In both
-    domains, images stand at random places on canvases among fragments of other originals of their own domain and split;
-    the domains differ in how many fragments there are, and in whether they are inverted.
+    Each split of the originals is divided at random, regardless of labels: half goes to the source, half to the target.
+    So no original is in both domains or in two splits, and the two images of a pair are unrelated. In both domains,
+    images are at random places on canvases, among fragments of other originals of the same domain and split; the
+    domains differ in the number of fragments, and in whether they are inverted.
 
-    The labels of the target are given for the test alone. They are not in the splits for training and validation.
+    Labels of the target are in the test split only.
     """
     given = Originals(originals, dict(locals()), {"digits": (12, 2), "mnist": (42, 7)})
     source = Clutter(given.canvas, source_fragments, given.fragment, source_inverted)
@@ -183,14 +183,14 @@ def domains(
 def pair_domains(
     split: Split, peak: int, looks: tuple[Clutter, Clutter], count: int | None, seeds: tuple[int, int]
 ) -> Split:
-    """Return a split of pairs, made from a split of originals; uses `seeds` and the two streams after it."""
+    """Return a split of pairs made from a split of originals; uses the stream of `seeds` and the next two."""
     (seed, stream), half = seeds, split.size // 2
     order = np.argsort(np.random.PCG64(np.random.SeedSequence(seeds)).random_raw(split.size), kind="stable")
     rows = np.arange(half if count is None else count) % half
     halves = order[:half], order[half : 2 * half]
     canvases = []
     for number, (own, look) in enumerate(zip(halves, looks, strict=True), start=1):
-        images = gray_values(split, own[: rows.max() + 1], peak)  # fragments come only from those that appear
+        images = gray_values(split, own[: rows.max() + 1], peak)  # fragments come only from images that appear
         made, _ = place_on_canvases(images, rows, look, seed, stream + number)
         canvases.append(peak - made if look.inverted else made)
     arrays = {"inputs": canvases[0], "targets": split.labels[halves[0][rows]], TARGET_IMAGES: canvases[1]}
@@ -210,8 +210,8 @@ def several_digits(
 ) -> Data:
     """Return canvases of 24 x 24 pixels, each with one to `most` of the embedded digits in cells of a 3 x 3 grid.
 
-    Targets are int64 [canvases, 10], 1 for each digit that is there. The splits are those of data=digits: no digit is
-    on canvases of two splits.
+    Targets are multi-hot, int64 [canvases, 10]: 1 for each digit that is present. The splits are those of data=digits:
+    no image is on canvases of two splits.
     """
     check_integer("data.most", most, 1, CELLS**2)
     counts = dict(zip(PARTS, (train_examples, validation_examples, test_examples), strict=True))
@@ -224,7 +224,7 @@ def several_digits(
 
 
 def _composed(split: Split, count: int, most: int, seeds: tuple[int, int], form: Preparation) -> Split:
-    """Return a split of canvases, made from the images of another; pure: only raw bits and whole numbers."""
+    """Return a split of canvases made from the images of another, using only raw bits and integers."""
     side, images, labels = small.SIDE, gray_values(split, np.arange(split.size), small.PEAK), split.labels
     bits = np.random.PCG64(np.random.SeedSequence(seeds))
     present = 1 + _below(most, count, bits)
@@ -244,12 +244,12 @@ def _composed(split: Split, count: int, most: int, seeds: tuple[int, int], form:
 def place_on_canvases(
     images: np.ndarray, rows: np.ndarray, clutter: Clutter, seed: int, stream: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return canvases of 0 with one image each, over fragments of the others, and boxes: top, left, height, width.
+    """Return black canvases with one image each over fragments of others, and boxes: top, left, height, width.
 
-    All draws are uniform: where the image is, where a fragment is, which other image it is from, and which square of
-    that image it is. Where things overlap, the brighter pixel shows. The images are at the same places whatever the
-    fragments are. It is the same on every machine and NumPy version, from whole numbers and the raw stream of the bit
-    generator, which NumPy keeps stable.
+    All draws are uniform: the place of the image, and for each fragment its place, the other image that it is from and
+    its square in that image. Where they overlap, the brighter pixel wins. The places of the images do not depend on the
+    fragments. Results are the same on every machine and NumPy version: they use only integers and the raw stream of the
+    bit generator, which NumPy keeps stable.
     """
     if clutter.fragments and len(images) < 2:
         raise UserError(f"A split has {len(images)} image for fragments of others. Set more, or fragments to 0.")
@@ -269,25 +269,25 @@ def place_on_canvases(
 
 
 def gray_values(split: Split, positions: np.ndarray, peak: int) -> np.ndarray:
-    """Return images as they were before their set scaled them: uint8 [n, side, side]."""
+    """Return the gray values of images before scaling: uint8 [n, side, side]."""
     scaled = split.source.gather(tf.constant(split.indices[positions]))["inputs"].numpy()
     return np.rint((scaled[..., 0] + 1.0) * (peak / 2.0)).astype(np.uint8)
 
 
 def _below(limit: int, count: int, bits: np.random.PCG64) -> np.ndarray:
-    """Return draws from 0 .. limit - 1, int64 [count]; the limit is under 2^32."""
+    """Return uniform integers in [0, limit), int64 [count], for a limit below 2^32."""
     high = bits.random_raw(count) >> np.uint64(32)
     return ((high * np.uint64(limit)) >> np.uint64(32)).astype(np.int64)
 
 
 def _squares(top: np.ndarray, left: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the vertical and horizontal positions in squares, [n, size, 1] and [n, 1, size]."""
+    """Return the row and column indices of squares, [n, size, 1] and [n, 1, size]."""
     steps = np.arange(size)
     return (top[:, None] + steps)[:, :, None], (left[:, None] + steps)[:, None, :]
 
 
 def paste(canvases: np.ndarray, patches: np.ndarray, top: np.ndarray, left: np.ndarray) -> np.ndarray:
-    """Draw one patch on each canvas, in place, by maximum, and return the canvases."""
+    """Draw one patch on each canvas in place, taking the maximum, and return the canvases."""
     where = (np.arange(len(canvases))[:, None, None], *_squares(top, left, patches.shape[1]))
     canvases[where] = np.maximum(canvases[where], patches)
     return canvases

@@ -46,7 +46,7 @@ class ExampleReader:
         classes: int | None = None,
         alike: str = "Return every example alike.",
     ) -> None:
-        """Take an object, and read its first example; without classes, `classes` is 0."""
+        """Store an object, and read its first example; `classes` is 0 for targets without classes."""
         check_integer("data.threads", threads, 1)
         if not hasattr(examples, "__len__") or not (hasattr(examples, "gather") or hasattr(examples, "__getitem__")):
             raise UserError(f"{name} is a {type(examples).__name__}; expected __len__ with __getitem__ or gather.")
@@ -69,7 +69,7 @@ class ExampleReader:
         targets = self._typed(first.pop(TARGETS))
         if not self.has_classes:
             first[TARGETS] = targets
-        # Of every array but labels, the shape of one row and the dtype.
+        # Row shape and dtype of every array except labels.
         self.specs = {key: tf.TensorSpec(each.shape[1:], each.dtype) for key, each in first.items()}
 
     @property
@@ -83,7 +83,7 @@ class ExampleReader:
         return None if values is None else np.asarray(values)
 
     def labels(self) -> np.ndarray | None:
-        """Return the class of every example, int64 [size]: its attribute `labels`, or one pass over all examples."""
+        """Return the class of every example, int64 [size], from the attribute `labels` or a pass over all examples."""
         if not self.has_classes:
             return None
         declared = self.column("labels")
@@ -109,7 +109,7 @@ class ExampleReader:
         return found
 
     def checked(self, rows: np.ndarray, labels: np.ndarray | None, form: Preparation) -> dict[str, np.ndarray]:
-        """Return rows whose images are finite, and whose targets are their labels, where these are known."""
+        """Return rows after checking that inputs are finite, and that targets equal their labels if these are known."""
         found = self._read(rows)
         check_rows(form, found[INPUTS], rows, self.name)
         if TARGET_IMAGES in found:
@@ -133,7 +133,7 @@ class ExampleReader:
         return {**found, TARGETS: self._typed(found[TARGETS])}
 
     def _read_untyped(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """Return rows as new arrays [n, ...] by name, in the order in which they are asked for."""
+        """Return rows as new arrays [n, ...] by name, in the requested order."""
         shares = np.array_split(rows, min(self._tasks, len(rows)))
         try:
             tasks = [self._pool.submit(self._reads, share, self._formats, self._alike) for share in shares]
@@ -181,14 +181,14 @@ def custom(
 ) -> Data:
     """Return the examples of an object with `__len__` and `__getitem__`, or with `__len__` and `gather`.
 
-    `source[row]` gives one example: inputs and target (its class, or other numbers for task=supervised), or a mapping
-    with "inputs", "targets" and perhaps more names; `source.gather(rows)` gives those of rows, int64 [n], as arrays
-    [n, ...]. Several threads read, or several processes with a copy each. The same row must always give the same
-    example (random changes are the `augment` group's), of the shapes and dtypes of the first, and finite. Of the other
-    names, "sample_weights" is one number for each example, 0 or more; "target_domain" (images of a second domain, for
-    task=domain_adaptation) is prepared as "inputs" is, and must have its shape and dtype; the rest stays as it is. The
-    object may have `labels`, the class of every row, so that they need not be read from all examples first; and
-    `groups` or `keys` for those ways to split.
+    `source[row]` returns one example: inputs and target (its class, or other numbers for task=supervised), or a mapping
+    with "inputs", "targets" and optionally more names; `source.gather(rows)` returns several, for rows int64 [n], as
+    arrays [n, ...]. Rows are read by several threads, or by several processes with a copy each. A row must always give
+    the same example (random changes belong in the `augment` group), with finite values and the shapes and dtypes of row
+    0. Of the optional names, "sample_weights" is one number per example, 0 or more; "target_domain" (images of a second
+    domain, for task=domain_adaptation) must have the shape and dtype of "inputs" and is prepared in the same way;
+    others are left unchanged. The object may have `labels`, the class of every row, to avoid reading all examples for
+    them, and `groups` or `keys`, for the splits that need them.
     """
     options = dict(locals())
     readers = {}
@@ -206,7 +206,7 @@ def read_data(
     classes: int | None,
     class_names: Sequence[str],
 ) -> Data:
-    """Return the splits of examples that readers give, by part; missing ones are taken from the training examples."""
+    """Return the splits of examples from readers, by part; missing ones are taken from the training examples."""
     train = readers["train"]
     for reader in readers.values():
         if reader.specs != train.specs:

@@ -1,4 +1,4 @@
-"""The embedded diabetes study: ten measurements of a patient, and how the disease progresses in a year."""
+"""The embedded diabetes study: ten measurements per patient, and the progression of the disease after a year."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hookline.trainer.input.split import split_indices
 
 
 def diabetes(*, validation: float | int = 0.1, test: float | int = 0.2, seed: int = 0) -> Data:
-    """Return the 442 patients of Efron et al., Least Angle Regression, 2004, as scikit-learn has them.
+    """Return the 442 patients of Efron et al., Least Angle Regression, 2004, as distributed with scikit-learn.
 
-    Measurements and targets are standardized by mean and standard deviation of the training rows: a squared error of 1
-    is that of the mean. Targets are float32 [442], no classes.
+    Measurements and targets are standardized by mean and standard deviation of the training rows, so that predicting
+    the mean gives a squared error of 1. Targets are float32 [442], not classes.
     """
     inputs, targets = sklearn_table("diabetes_data_raw"), sklearn_table("diabetes_target")
     parts = split_indices(len(targets), {"validation": validation, "test": test}, seed)

@@ -1,4 +1,4 @@
-"""The embedded digits."""
+"""The embedded digits dataset."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PEAK = 16
 
 
 def sklearn_table(name: str, delimiter: str | None = None) -> np.ndarray:
-    """Return a table of `sklearn.datasets`, whose import would take a second: float64 [rows, columns]."""
+    """Return a table of `sklearn.datasets` without its slow import: float64 [rows, columns], [rows] of one column."""
     spec = find_spec("sklearn")
     assert spec is not None
     assert spec.origin is not None
@@ -28,7 +28,7 @@ def sklearn_table(name: str, delimiter: str | None = None) -> np.ndarray:
 
 
 def digits(*, validation_fraction: float = 0.1, test_fraction: float = 0.2, seed: int = 0) -> Data:
-    """Return the 1,797 digits of scikit-learn (Alpaydin & Kaynak, UCI 1998), split by class."""
+    """Return the 1,797 digits of scikit-learn (Alpaydin & Kaynak, UCI 1998), in splits stratified by class."""
     table = sklearn_table("digits", ",")
     images, labels = table[:, :-1].astype(np.uint8).reshape(-1, *SHAPE), table[:, -1].astype(np.int64)
     parts = split_indices(len(labels), {"validation": validation_fraction, "test": test_fraction}, seed, labels)

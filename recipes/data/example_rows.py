@@ -1,7 +1,7 @@
-"""Rows of a user's object, read by threads or by processes.
+"""Rows of a user's object, read by threads or processes.
 
-A batch asks for its rows and the workers share them. Nothing runs ahead, so a batch has the same bits at any step, and
-there is no order to save. A process imports the user's module and NumPy, no TensorFlow.
+The rows of each batch are divided among the workers. Nothing is read ahead, so a batch is bit-identical at any step,
+and there is no order to save. A process imports the user's module and NumPy, but not TensorFlow.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Formats: TypeAlias = "dict[str, tuple[np.dtype, tuple[int, ...]]]"  # dtype and 
 
 
 def processes(examples: Any, workers: int, name: str) -> ProcessPoolExecutor:
-    """Return processes with a copy of an object each, which stay until Python ends."""
+    """Return a pool of processes, each with a copy of the object, which lives until Python ends."""
     try:
         pickle.dumps(examples)
     except Exception as error:
@@ -40,13 +40,13 @@ def processes(examples: Any, workers: int, name: str) -> ProcessPoolExecutor:
             f"data.workers={workers} needs a copy of {name} in each process, and it cannot be copied: {error}. "
             "Open files and connections when the first row is read, or set data.workers=0."
         ) from error
-    context = multiprocessing.get_context("spawn")  # a fork would copy TensorFlow's threads in the middle of work
+    context = multiprocessing.get_context("spawn")  # a fork would copy the state of TensorFlow's running threads
     return ProcessPoolExecutor(workers, context, _begin, (examples,))
 
 
 def _begin(examples: Any) -> None:
     _own.append(examples)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run decides what an interruption means
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run handles interruptions
     threading.Thread(target=_end_with_the_run, daemon=True).start()
 
 
@@ -58,17 +58,17 @@ def _end_with_the_run() -> None:
 
 
 def read_own(rows: np.ndarray, formats: Formats, alike: str) -> dict[str, np.ndarray]:
-    """Return rows of the object that this process has; see `read_rows`."""
+    """Return rows of this process's copy of the object; see `read_rows`."""
     return read_rows(_own[0], rows, formats, alike)
 
 
 def is_batched(examples: Any) -> bool:
-    """Return whether an object gives several rows at once."""
+    """Return whether an object reads several rows at once."""
     return callable(getattr(examples, "gather", None))
 
 
 def read_rows(examples: Any, rows: np.ndarray, formats: Formats, alike: str) -> dict[str, np.ndarray]:
-    """Return rows of an object as new arrays [n, ...] by name, in the formats of row 0 once these are known."""
+    """Return rows of an object as new arrays [n, ...] by name, checked against the formats of row 0 once known."""
     if not is_batched(examples):
         found = []
         for row in rows.tolist():
@@ -86,7 +86,7 @@ def read_rows(examples: Any, rows: np.ndarray, formats: Formats, alike: str) -> 
 
 
 def _arrays(read: Callable[[], Any], where: str) -> dict[str, np.ndarray]:
-    """Return what an object gives as arrays by name; they are copies, since it may reuse its own for the next row."""
+    """Return the result of `read` as arrays by name, copied because the object may reuse its own for the next row."""
     try:
         given = read()
         if isinstance(given, tuple | list) and len(given) == 2:
@@ -103,7 +103,7 @@ def _arrays(read: Callable[[], Any], where: str) -> dict[str, np.ndarray]:
         raise UserError(
             f"{where}: {type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno}). Fix the class "
             "that gives it, or the example."
-        ) from None  # its traceback does not leave a process
+        ) from None  # a traceback cannot be sent from a worker process
     for name, array in arrays.items():
         if array.dtype.kind not in "iuf" or array.dtype.itemsize > LARGEST_NUMBER:
             raise UserError(f"{where}: {name} of dtype {array.dtype}; expected numbers. Convert them.")

@@ -1,4 +1,4 @@
-"""Data sets of Hugging Face and of TensorFlow Datasets, read at random; both packages are optional."""
+"""Datasets of Hugging Face and of TensorFlow Datasets, with random access; both packages are optional."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from hookline.trainer.deferred import prechecked
 from hookline.trainer.errors import UserError, check_choice, check_integer, import_optional
 from hookline.trainer.input.data import Data
 
-SAVED = ("dataset_dict.json", "state.json")  # files of `save_to_disk`: of several splits, of one
+SAVED = ("dataset_dict.json", "state.json")  # files that `save_to_disk` writes: for several splits, for one
 SPLITS = ("auto", "stratified", "random")
 GRAY, NUMBERS = ("1", "L", "LA"), ("I", "F", "I;16")
-"""Modes of Pillow: gray, and numbers that are not pixels from 0 to 255."""
+"""Modes of Pillow: grayscale, and numbers other than pixels from 0 to 255."""
 INSTALL = "pip install tensorflow-datasets array-record importlib-resources"
 
 
@@ -56,10 +56,10 @@ def hugging_face(
     split: str = "auto",
     seed: int = 0,
 ) -> Data:
-    """Return a data set of the hub, of `save_to_disk`, or of files that `datasets.load_dataset` reads.
+    """Return a dataset of the Hugging Face Hub, of `save_to_disk`, or of files that `datasets.load_dataset` reads.
 
-    Its splits "train", "validation" and "test" are used if it has them; missing ones are taken from the training
-    examples. A set without splits is all for training. Classes and their names are those of a ClassLabel column.
+    The splits "train", "validation" and "test" are used if present; missing ones are taken from the training examples.
+    A dataset without splits is used as training examples. Classes and their names come from a ClassLabel column.
     """
     options = dict(locals())
     package = import_optional("datasets", extra="hugging-face", needed_by="data=hugging_face")
@@ -72,14 +72,14 @@ def hugging_face(
             found = package.load_dataset(place, config, cache_dir=cache_dir, streaming=streaming)
     given = {str(part): each for part, each in found.items()} if isinstance(found, Mapping) else {"train": found}
     first = next(iter(given.values()))
-    columns = first.features or next(iter(first))  # a stream may know none before it is read
+    columns = first.features or next(iter(first))  # a stream may have no features before it is read
 
     def make(part: str) -> _Examples:
         source = given[part].select_columns([inputs, targets])
-        if not hasattr(source, "__len__"):  # a stream, whose first examples are held in memory
+        if not hasattr(source, "__len__"):  # a stream: its first examples are held in memory
             rows = list(source.take(examples))
             return _Examples(rows, lambda: [row[targets] for row in rows], options)
-        source = source.with_format(None)  # as a set may have been saved for another framework
+        source = source.with_format(None)  # a dataset may have been saved with another format
         chosen = source if examples is None else source.select(range(min(examples, len(source))))
         return _Examples(chosen, lambda: chosen.select_columns([targets])[:][targets], options)
 
@@ -104,10 +104,10 @@ def tfds(
     split: str = "stratified",
     seed: int = 0,
 ) -> Data:
-    """Return a set of TensorFlow Datasets, which downloads and prepares it once.
+    """Return a dataset of TensorFlow Datasets, which is downloaded and prepared once.
 
-    Its splits "train", "validation" and "test" are used if it has them; missing ones are taken from the training
-    examples. It is prepared as ArrayRecord files, which can be read row by row.
+    The splits "train", "validation" and "test" are used if present; missing ones are taken from the training examples.
+    The dataset is prepared as ArrayRecord files, which can be read row by row.
     """
     options = dict(locals())
     try:
@@ -120,7 +120,7 @@ def tfds(
         raise UserError(f"data=tfds needs TensorFlow Datasets ({error} for '{name}'). Install: {INSTALL}.") from error
 
     def make(part: str) -> _Examples:
-        rows = bare[part]  # whose images are not decoded
+        rows = bare[part]  # with undecoded images
         return _Examples(given[part], lambda: [int(rows[row][targets]) for row in range(len(rows))], options)
 
     return _read_set(name, given, next(iter(given.values())).dataset_info.features, make, options)
@@ -138,7 +138,7 @@ def _opening(what: str, remedy: str) -> Iterator[None]:
 
 
 class _Examples:
-    """Examples of one split, from mappings by row."""
+    """Examples of one split, from a mapping for each row."""
 
     def __init__(self, rows: Any, labels: Callable[[], list[Any]], options: Mapping[str, Any]) -> None:
         self._rows, self._labels = rows, labels
@@ -173,7 +173,7 @@ def _read_set(
     make: Callable[[str], _Examples],
     options: Mapping[str, Any],
 ) -> Data:
-    """Return the data of a set that a package has opened; of its columns, labels know their classes."""
+    """Return the data of a dataset that a package has opened; the column of labels may define the classes."""
     there = [part for part in PARTS if part in given]
     parts = there if options["parts"] is None else options["parts"]
     for part in parts:

@@ -59,13 +59,13 @@ def image_folder(
     duplicates: str = "refuse",
     seed: int = 0,
 ) -> Data:
-    """Return the images of a folder, all brought to one size."""
+    """Return the images of a folder, all resized to one size."""
     options = dict(locals())
     form = image_form(image_size, fit, channels)
     listing = list_images(path)
     parts = _without_copies(listing, _split(listing, _intact(listing, corrupt), options), duplicates)
     train = parts["train"]
-    if train_share != 1 and len(train):  # the beginning of one fixed order: the quarter is contained in the half
+    if train_share != 1 and len(train):  # the start of a fixed order: a smaller share is part of a larger one
         kept = split_indices(len(train), {"kept": train_share}, seed, listing.labels[train])["kept"]
         parts["train"] = train[kept]
     folder, paths = listing.folder.resolve(), listing.paths
@@ -101,11 +101,11 @@ class ImageListing:
     labels: np.ndarray  # int64 [files], positions in `class_names`
     parts: dict[str, np.ndarray]  # rows of `paths` by split: "train", and the others that have a folder
     class_names: tuple[str, ...]  # the class folders of all splits, sorted
-    skipped: tuple[str, ...]  # files and folders in place of an image that are none; hidden ones are not counted
+    skipped: tuple[str, ...]  # other files and folders found where images belong, without hidden ones
 
 
 def list_images(path: str) -> ImageListing:
-    """Return the images of a folder that has a folder for each class, or, with one named "train", for each split."""
+    """Return the images of a folder with a folder for each class or, if one is named "train", for each split."""
     folder = existing_folder(path)
     skipped: list[str] = []
     found: dict[str, dict[str, list[str]]] = {}
@@ -137,7 +137,7 @@ def list_images(path: str) -> ImageListing:
 
 
 def existing_folder(path: str) -> Path:
-    """Return the folder that a path names."""
+    """Return the folder at a path; refuse a file or a missing path."""
     folder = user_path(str(path), "data.path")
     if folder.is_dir() and str(path).strip():
         return folder
@@ -147,7 +147,7 @@ def existing_folder(path: str) -> Path:
 
 
 def _split_folders(folder: Path, skipped: list[str]) -> dict[str, Path]:
-    """Return the folders of the splits; the folder itself as "train" where it holds class folders."""
+    """Return the folders of the splits; the folder itself as "train" if it holds class folders."""
     folders = {each.name: each for each in _entries(folder)[0]}
     if "train" not in folders or not _entries(folders["train"])[0]:
         if folders and folders.keys() <= {spelling for each in SPELLINGS.values() for spelling in each}:
@@ -174,7 +174,7 @@ def _entries(folder: Path) -> tuple[list[Path], list[str]]:
 
 
 def _intact(listing: ImageListing, corrupt: str) -> dict[str, np.ndarray]:
-    """Return rows by split without files that do not begin as images do; in their place, name or refuse them."""
+    """Return rows by split without files that do not begin like images, which are reported or refused."""
     if listing.skipped:
         warnings.warn(
             f"data.path: {len(listing.skipped)} files or folders are not read, such as '{listing.skipped[0]}': they "
@@ -183,7 +183,7 @@ def _intact(listing: ImageListing, corrupt: str) -> dict[str, np.ndarray]:
         )
     faults: dict[int, str] = {}
 
-    def look(row: int) -> None:  # at how a file begins, which takes no more than opening it
+    def look(row: int) -> None:  # at the first bytes of a file, which takes no longer than opening it
         try:
             with open_file(listing.paths[row], follow=True) as file:
                 check_beginning(file.read(8))
@@ -221,7 +221,7 @@ def _split(listing: ImageListing, parts: dict[str, np.ndarray], options: dict[st
 
 
 def _without_copies(listing: ImageListing, parts: dict[str, np.ndarray], duplicates: str) -> dict[str, np.ndarray]:
-    """Return rows by split without files that a later split holds, too, or refuse them."""
+    """Return rows by split without files that have a copy in a later split, or refuse such files."""
     copies = _copies(listing.paths, parts)
     if not copies:
         return parts
@@ -238,7 +238,7 @@ def _without_copies(listing: ImageListing, parts: dict[str, np.ndarray], duplica
 
 
 def _copies(paths: Sequence[str], parts: Mapping[str, np.ndarray]) -> dict[int, int]:
-    """Return the row of each file that has the content of one of a later part, and the row in the last such part."""
+    """Return the row of each file with a copy in a later part, and the row of its copy in the last such part."""
     rank = {row: rank for rank, rows in enumerate(parts.values()) for row in rows.tolist()}
     sizes = {row: os.path.getsize(paths[row]) for row in sorted(rank)}
     occurrences = Counter(sizes.values())

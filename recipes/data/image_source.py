@@ -1,4 +1,4 @@
-"""Images as a source: in memory, in a cache file, or decoded for every batch."""
+"""Sources of images: in memory, in a cache file, or decoded for every batch."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from hookline.trainer.files import write_whole
 from hookline.trainer.input.data import ArraySource, Data, Source, Split
 from hookline.trainer.input.preparation import Preparation
 
-WINDOW_BYTES = 2**26  # pixels that are decoded before they are written
+WINDOW_BYTES = 2**26  # bytes of pixels that are decoded before they are written
 REMEDY = f"expected a whole {FORMATS}. Replace or remove what is damaged, or set data.corrupt=skip."
-DECODER = 2  # increased when the same file is decoded to other pixels, or the cache file has another form
+DECODER = 2  # increased when decoding gives different pixels, or the format of cache files changes
 
 
 def cache_folder(cache_dir: str | None) -> Path:
@@ -42,38 +42,38 @@ def cache_folder(cache_dir: str | None) -> Path:
 
 
 def fingerprint(*values: Any) -> str:
-    """Return 32 hexadecimal digits that differ if any value does."""
+    """Return 32 hexadecimal digits that change if any value does."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def file_stamp(path: str | Path) -> list[Any]:
-    """Return the identity of a file's content: its path, its size, and when it was written."""
+    """Return values that identify a file's content: path, size and modification time."""
     status = os.stat(path)
     return [str(path), status.st_size, status.st_mtime_ns]
 
 
 @dataclass(frozen=True, eq=False)
 class EncodedImages:
-    """Images that are to be decoded."""
+    """Images that are not decoded yet."""
 
     labels: np.ndarray  # int64 [size], the class of each
     load: Callable[[int], np.ndarray]  # uint8 of the form's shape, or raises UnreadableImage; called by several threads
-    name: Callable[[int], str]  # where an image lies, for messages
+    name: Callable[[int], str]  # location of an image, for messages
     form: Preparation
 
     @property
     def bytes(self) -> int:
-        """Return how much memory all images take, at one byte a value."""
+        """Return the memory that all images take, at one byte per value."""
         return len(self.labels) * math.prod(self.form.shape)
 
     def of(self, rows: np.ndarray) -> EncodedImages:
-        """Return some of the images."""
+        """Return the images of some rows."""
         load, name = (lambda place: self.load(int(rows[place]))), (lambda place: self.name(int(rows[place])))
         return EncodedImages(self.labels[rows], load, name, self.form)
 
 
 def check_holding(options: Mapping[str, Any]) -> None:
-    """Check how images are held, and what becomes of those that cannot be decoded."""
+    """Check the options "cache" and "corrupt"."""
     for name, known in (("cache", ("memory", "disk", "none")), ("corrupt", ("stop", "skip"))):
         check_choice(f"data.{name}", options[name], known)
 
@@ -94,9 +94,9 @@ def image_data(
 ) -> Data:
     """Return the images of all parts from one source, without those that cannot be decoded.
 
-    A part is rows of `images`; `options` are "cache", "cache_dir" and "corrupt". Classes that a checked part lacks are
-    reported; in training they are refused where there is a `remedy`. Pixels in a cache file are of these settings and
-    of the stamps of their rows.
+    A part is an array of rows of `images`; `options` are "cache", "cache_dir" and "corrupt". Classes missing from a
+    checked part cause a warning, or an error if it is the training part and there is a `remedy`. A cache file is valid
+    for the same `settings` and the same stamps of its rows.
     """
 
     def check(parts: Mapping[str, np.ndarray]) -> None:
@@ -123,7 +123,7 @@ def image_data(
 def _open(
     images: EncodedImages, options: Mapping[str, Any], name: str, settings: Any, stamps: Callable[[], Any]
 ) -> tuple[Source, dict[int, str]]:
-    """Return a source of the images, and why some of them, by row, cannot be decoded: these are black, or unread."""
+    """Return a source of the images, and by row why some cannot be decoded; these are black or never read."""
     transform, specs = transform_of(images.form), {"inputs": tf.TensorSpec(images.form.shape, tf.uint8)}
     faults: dict[int, str] = {}
     if options["cache"] == "memory":
@@ -138,7 +138,7 @@ def _open(
     if options["cache"] == "none":
         if options["corrupt"] == "skip":
             deque(_decoded(images, faults), maxlen=0)
-        pool = ThreadPoolExecutor(os.cpu_count())  # that all batches share
+        pool = ThreadPoolExecutor(os.cpu_count())  # shared by all batches
 
         def load(row: int) -> np.ndarray:
             try:
@@ -163,7 +163,7 @@ def _read_cache(file: Path, stamp: str) -> tuple[NpyRows, dict[int, str]] | None
     try:
         pixels = open_npy(file)
         with open(file, "rb") as stream:
-            stream.seek(pixels.offset + pixels.nbytes)  # behind the array: what the pixels are from, and their checksum
+            stream.seek(pixels.offset + pixels.nbytes)  # after the array: stamp, checksum and faults
             note = json.load(stream)
         if note["stamp"] != stamp:
             return None
@@ -176,7 +176,7 @@ def _read_cache(file: Path, stamp: str) -> tuple[NpyRows, dict[int, str]] | None
 
 
 def _write_cache(file: Path, stamp: str, images: EncodedImages, corrupt: str) -> tuple[NpyRows, dict[int, str]]:
-    """Decode all images into a cache file, and return what `_read_cache` does."""
+    """Decode all images into a cache file, and return the same as `_read_cache`."""
     faults: dict[int, str] = {}
 
     def content() -> Iterator[bytes | memoryview]:
@@ -203,7 +203,7 @@ def _write_cache(file: Path, stamp: str, images: EncodedImages, corrupt: str) ->
 
 
 def report_faults(faults: dict[int, str], name: Callable[[int], str], corrupt: str) -> None:
-    """Warn of damaged images that are left out, or refuse them."""
+    """Warn about damaged images that are left out, or refuse them."""
     if not faults:
         return
     first, *others = sorted(faults)
@@ -217,7 +217,7 @@ def report_faults(faults: dict[int, str], name: Callable[[int], str], corrupt: s
 
 
 def _decoded(images: EncodedImages, faults: dict[int, str]) -> Iterator[np.ndarray]:
-    """Yield the pixels of all images in order, part by part; those of damaged ones are 0, and the reason is noted."""
+    """Yield the pixels of all images in order, in parts; damaged ones are 0, with the reason added to `faults`."""
 
     def load(row: int) -> np.ndarray:
         try:

@@ -1,4 +1,4 @@
-"""Image files: the kinds that are read, and how they are decoded."""
+"""Image files: the supported formats, and how they are decoded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from PIL import Image, ImageOps
 from hookline.trainer.errors import UserError, check_choice, is_whole_number
 from hookline.trainer.input.preparation import FITS, PIXEL_PEAK, Preparation, pixel_preparation
 
-KINDS = ("JPEG", "PNG", "BMP", "GIF")  # as Pillow names them; it opens no other
+KINDS = ("JPEG", "PNG", "BMP", "GIF")  # Pillow's names; no other formats are opened
 FORMATS = "JPEG, PNG, BMP or GIF"
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
 SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"BM", b"GIF8")
@@ -20,23 +20,23 @@ SIGNATURE_BYTES = 8
 
 
 class UnreadableImage(Exception):  # noqa: N818 - it is the file that is wrong
-    """Report that bytes are not a whole image; the message says why."""
+    """Raised if bytes are not a complete image; the message gives the reason."""
 
 
 def check_beginning(data: bytes) -> None:
-    """Check that a file may be an image of these kinds, whatever its name says."""
+    """Check that a file begins like a supported image format, whatever its name."""
     if not data.startswith(SIGNATURES):
         raise UnreadableImage(f"it begins with {data[:SIGNATURE_BYTES]!r}" if data else "it is empty")
 
 
 def described(name: str, reason: object) -> str:
-    """Return what is wrong with an image, in a clause."""
+    """Return a clause that describes why an image cannot be read."""
     plain = re.sub(r"\{\{.*?\}\}|\[Op:.*| <_io[^>]*>", "", " ".join(str(reason).split())).strip(" .")[:160]
     return f"'{name}' cannot be read as an image ({plain})"
 
 
 def image_form(image_size: Any, fit: Any, channels: Any) -> Preparation:
-    """Return what every image becomes: "crop" cuts the middle out, "stretch" changes the proportions instead."""
+    """Return the form of all images; fit "crop" keeps the middle, "stretch" changes the proportions instead."""
     height, width = sides_of(image_size)
     check_choice("data.fit", fit, FITS)
     if channels not in (1, 3):
@@ -52,8 +52,8 @@ def sides_of(image_size: Any) -> tuple[int, int]:
     return sides[0], sides[1]
 
 
-DEPTH_BYTE = 24  # where a PNG file notes how many bits a value has (PNG specification, 11.2.1)
-ORIENTATION = 0x0112  # the tag in which a camera notes how it was held (EXIF 2.3, 4.6.4)
+DEPTH_BYTE = 24  # position of a PNG file's bit depth (PNG specification, 11.2.1)
+ORIENTATION = 0x0112  # tag of the camera's orientation (EXIF 2.3, 4.6.4)
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -68,8 +68,8 @@ TURNS = {
 def decode_image(data: bytes, form: Preparation) -> np.ndarray:
     """Return the pixels of an image file, uint8 of the form's shape.
 
-    Of an animation the first frame counts. Transparency is dropped, palettes and CMYK become red, green and blue,
-    16-bit values are scaled to 8. A picture is rotated as its camera notes (EXIF orientation).
+    Only the first frame of an animation is used. Transparency is dropped, palettes and CMYK are converted to RGB, and
+    16-bit values are scaled to 8 bits. The EXIF orientation is applied.
     """
     check_beginning(data)
     try:
@@ -81,12 +81,12 @@ def decode_image(data: bytes, form: Preparation) -> np.ndarray:
 
 
 def fit_pixels(pixels: np.ndarray, form: Preparation) -> np.ndarray:
-    """Return pixels that are decoded already, in the form."""
+    """Return decoded pixels, fitted to the form."""
     return _fitted(_image(pixels), form, 1)
 
 
 def covering(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Return an image uint8 [height, width, 1 or 3] resized to cover a size, with its middle cut out."""
+    """Return an image, uint8 [height, width, 1 or 3], resized to cover a size and center-cropped to it."""
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] not in (1, 3):
         raise UserError(f"inputs {pixels.dtype} {list(pixels.shape)} with data.image_size. Expected uint8 images.")
     fitted = np.asarray(ImageOps.fit(_image(pixels), (size[1], size[0]), Image.Resampling.BILINEAR))
@@ -116,7 +116,7 @@ def _fitted(image: Image.Image, form: Preparation, orientation: int) -> np.ndarr
 
 
 def _decode_smaller(image: Image.Image, size: tuple[int, int], fit: str) -> None:
-    """Let a JPEG be decoded at 1/2, 1/4 or 1/8 of its size, if the part that is kept stays large enough."""
+    """Make Pillow decode a JPEG at 1/2, 1/4 or 1/8 of its size, if the kept part stays large enough."""
     left, top, right, bottom = _kept(image.size, size, fit)
     width, height = right - left, bottom - top
     if width >= 2 * size[0] and height >= 2 * size[1]:
@@ -124,7 +124,7 @@ def _decode_smaller(image: Image.Image, size: tuple[int, int], fit: str) -> None
 
 
 def _kept(size: tuple[int, int], wanted: tuple[int, int], fit: str) -> tuple[int, int, int, int]:
-    """Return the kept part of an image as left, top, right, bottom; "crop" takes the largest middle part."""
+    """Return the kept part of an image as left, top, right, bottom; "crop" keeps the largest centered part."""
     if fit == "stretch":
         return (0, 0, *size)
     share = min(size[0] / wanted[0], size[1] / wanted[1])
@@ -134,7 +134,7 @@ def _kept(size: tuple[int, int], wanted: tuple[int, int], fit: str) -> tuple[int
 
 
 def _orientation(image: Image.Image) -> int:
-    """Return the orientation that a camera noted, 1 where it noted none or no valid one."""
+    """Return the EXIF orientation of an image, 1 if it is missing or unreadable."""
     if "exif" not in image.info:
         return 1
     try:
@@ -144,8 +144,8 @@ def _orientation(image: Image.Image) -> int:
 
 
 def _of_16_bits(data: bytes) -> Image.Image:
-    """Return a 16-bit PNG as 8 bits per value: the nearest value, where Pillow and TensorFlow cut low bits off."""
-    import tensorflow as tf  # Pillow truncates 16-bit colors to 8. Predictions of other images start without it.
+    """Return a 16-bit PNG with 8 bits per value, rounded to nearest; Pillow and TensorFlow would truncate."""
+    import tensorflow as tf  # only here: Pillow truncates 16-bit colors to 8. Other images are read without it.
 
     with tf.init_scope(), tf.device("CPU:0"):
         values = tf.io.decode_png(data, dtype=tf.uint16).numpy()

@@ -1,4 +1,4 @@
-"""What inputs become for a network, and sources whose rows are read by Python."""
+"""Preparation of inputs for a network, and sources with rows that Python reads."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from hookline.trainer.input.data import HOST, as_pixels, check_finite, labels_of
 from hookline.trainer.input.preparation import PIXEL_PEAK, Preparation, pixel_preparation
 from hookline.trainer.objective import Batch
 
-TARGET_IMAGES = "target_domain"  # images of a second domain, beside "inputs" and prepared as these
+TARGET_IMAGES = "target_domain"  # images of a second domain, prepared like "inputs"
 FEW_CHANNELS = (1, 3)
 AUTO_BYTES = 2**30  # cache "auto" holds data up to this size
-TASKS = 64  # tasks for a pool of threads: a task for each of many files would take longer to manage than to read
-SHARE = 0.5  # how much of the machine's memory examples may take; TensorFlow copies them once
+TASKS = 64  # tasks per call: a task for each of many files would take longer to manage than to read
+SHARE = 0.5  # largest share of the machine's memory for examples; TensorFlow copies them once
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -43,7 +43,7 @@ def check_fits(size: int, what: str, remedy: str) -> None:
 
 
 def map_in_chunks(pool: ThreadPoolExecutor, function: Callable[[Item], Value], items: Sequence[Item]) -> list[Value]:
-    """Return what a function returns for each item, in the order of the items."""
+    """Return the results of a function for all items, in order, computed by a pool of threads."""
     size = max(1, len(items) // TASKS)
     tasks = [items[start : start + size] for start in range(0, len(items), size)]
     done = pool.map(lambda task: [function(item) for item in task], tasks)
@@ -51,7 +51,7 @@ def map_in_chunks(pool: ThreadPoolExecutor, function: Callable[[Item], Value], i
 
 
 def input_form(stored: tuple[int, ...], dtype: np.dtype, options: Mapping[str, Any], where: str) -> Preparation:
-    """Return what becomes of stored inputs: integers from 0 to 255 are pixels, unless they are to stay as they are."""
+    """Return the preparation of stored inputs; with data.scale=auto, uint8 inputs are pixels."""
     scale, channels = options["scale"], options["channels"]
     check_choice("data.scale", scale, ("auto", "pixels", "unit", "none"))
     check_choice("data.channels", channels, ("auto", "last", "first", "none"))
@@ -69,7 +69,7 @@ def input_form(stored: tuple[int, ...], dtype: np.dtype, options: Mapping[str, A
 
 
 def transform_of(form: Preparation) -> Callable[[Batch], Batch]:
-    """Return the transform of a batch whose images become what the network takes, float32; the rest is left."""
+    """Return a transform of batches that prepares inputs for the network, float32, and leaves the rest unchanged."""
 
     def prepared(inputs: tf.Tensor) -> tf.Tensor:
         if form.axes == "new" and inputs.shape.rank == len(form.shape):
@@ -109,7 +109,7 @@ def check_pixels(inputs: np.ndarray, where: str) -> None:
 
 
 def in_memory(form: Preparation, inputs: np.ndarray, where: str) -> np.ndarray:
-    """Return inputs as they are held in memory, checked: pixels as uint8, float64 as float32, in native order."""
+    """Return checked inputs as held in memory: pixels as uint8, float64 as float32, in native byte order."""
     inputs = inputs.astype(inputs.dtype.newbyteorder("="), copy=False)
     if form.peak is not None and inputs.dtype == np.uint8:
         check_pixels(inputs, where)
@@ -117,14 +117,14 @@ def in_memory(form: Preparation, inputs: np.ndarray, where: str) -> np.ndarray:
         check_finite(inputs, where)
         return as_pixels(inputs, where)
     if inputs.dtype == np.float64:
-        with np.errstate(over="ignore"):  # what float32 does not hold is found below
+        with np.errstate(over="ignore"):  # float32 overflow is detected below
             inputs = inputs.astype(np.float32)
     check_finite(inputs, where)
     return inputs
 
 
 def _axes(stored: tuple[int, ...], channels: str, where: str) -> str:
-    """Return what becomes of the axis of channels: "first", "last" or "new"."""
+    """Return the position of the channel axis: "first", "last", or "new" if it is missing."""
     if channels == "auto" and len(stored) == 3 and stored[0] in FEW_CHANNELS and stored[2] not in (*FEW_CHANNELS, 2, 4):
         raise UserError(
             f"{where}: inputs of shape {list(stored)} look like [channels, height, width]; expected [height, width, "
@@ -144,16 +144,16 @@ _ENDING = threading.Event()
 
 @atexit.register
 def _end_reading() -> None:
-    """End all reads, and destroy queues of batches that nobody holds.
+    """Stop all reads, and destroy queues of batches that are no longer referenced.
 
-    A queue that is destroyed while the interpreter exits waits forever for a pending read: no thread can enter Python.
+    A queue destroyed while the interpreter exits would wait forever for a pending read, as no thread can enter Python.
     """
     _ENDING.set()
     gc.collect()
 
 
 class HostRows:
-    """Let a Python function read rows; only their targets lie in memory, or nothing where it reads them, too."""
+    """Read rows with a Python function; only targets are held in memory, or nothing if it reads them, too."""
 
     host_only = True
 
@@ -164,7 +164,7 @@ class HostRows:
         targets: np.ndarray | int,
         transform: Callable[[Batch], Batch],
     ) -> None:
-        """Take the targets of all rows, or the number of rows where `read` returns the targets."""
+        """Store the settings; `targets` are those of all rows, or the number of rows if `read` returns targets."""
         self._read, self._specs, self._transform = read, dict(specs), transform
         self._targets: tf.Tensor | None = None
         self.size = targets if isinstance(targets, int) else len(targets)
@@ -196,7 +196,7 @@ class HostRows:
         with tf.device(HOST):
             # Not stateful: the same rows give the same arrays, so an unused batch need not be read.
             tensors = tf.numpy_function(call, [indices], dtypes, stateful=False, name="host_rows")
-            tensors = [tensors] if tf.is_tensor(tensors) else tensors  # eagerly, a list of one is none
+            tensors = [tensors] if tf.is_tensor(tensors) else tensors  # eager mode unwraps a list of one
             rows = {
                 name: tf.ensure_shape(tensor, [indices.shape[0], *spec.shape])
                 for (name, spec), tensor in zip(self._specs.items(), tensors, strict=True)

@@ -1,4 +1,4 @@
-"""Data sets of `keras.datasets`."""
+"""Datasets of `keras.datasets`."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ FASHION_MNIST = {
     "t10k-labels-idx1-ubyte.gz": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
     "t10k-images-idx3-ubyte.gz": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
 }
-"""SHA-256 of its files, as TensorFlow Datasets and others list them; those of the other sets are checked by Keras."""
+"""SHA-256 of its files, as listed by TensorFlow Datasets and others; Keras checks the files of the other datasets."""
 ORIGIN = "https://storage.googleapis.com/tensorflow/tf-keras-datasets/"
 KEYS = ("x_train", "y_train", "x_test", "y_test")
 
 
 @dataclass(frozen=True)
 class _Set:
-    """The images of a set, the names of its classes, and how Keras loads it."""
+    """The images of a dataset, the names of its classes, and how Keras loads it."""
 
     module: str
     shape: tuple[int, int, int]
@@ -53,7 +53,7 @@ SETS = {
 
 
 def check_set(name: str, path: str | None) -> None:
-    """Check the name of the set, and that its file exists."""
+    """Check the name of the dataset, and that its file exists."""
     check_choice("data.name", name, SETS)
     if path is not None:
         find_arrays(path, None)
@@ -61,11 +61,11 @@ def check_set(name: str, path: str | None) -> None:
 
 @prechecked(check_set)
 def keras_dataset(*, name: str, path: str | None = None, validation_size: int = 5000, seed: int = 0) -> Data:
-    """Return a set of `keras.datasets`: mnist, fashion_mnist, cifar10, cifar100, or its 20 coarse classes.
+    """Return a dataset of `keras.datasets`: mnist, fashion_mnist, cifar10, cifar100 or cifar100_coarse (20 classes).
 
-    MNIST: LeCun, Cortes, Burges 1998. Fashion-MNIST: Xiao, Rasul, Vollgraf 2017 (arXiv 1708.07747). CIFAR:
-    Krizhevsky 2009. The test split is the set's own. The validation split is drawn from the training images, with the
-    same share of every class; it is not the last images of the file, because those of MNIST come from other writers.
+    MNIST: LeCun, Cortes, Burges 1998. Fashion-MNIST: Xiao, Rasul, Vollgraf 2017 (arXiv 1708.07747). CIFAR: Krizhevsky
+    2009. The test split is the dataset's own. The validation split is a stratified sample of the training images, not
+    the last images of the file, because those of MNIST come from other writers.
     """
     kind = SETS[name]
     if path is None:
@@ -96,7 +96,7 @@ def _download(kind: _Set) -> dict[str, np.ndarray]:
             for file, pin in FASHION_MNIST.items():
                 keras.utils.get_file(file, ORIGIN + file, file_hash=pin, cache_subdir="datasets/fashion-mnist")
         (x_train, y_train), (x_test, y_test) = load(**dict(kind.options))
-    except Exception as error:  # Keras raises a bare Exception when a download fails, a ValueError for other content
+    except Exception as error:  # Keras raises a bare Exception if a download fails, a ValueError for wrong content
         raise UserError(
             f"keras.datasets.{kind.module} could not be loaded ({type(error).__name__}: {error}). It is downloaded "
             f"once: check the connection, or give a file that has the arrays: data.path=<{kind.module}.npz>."

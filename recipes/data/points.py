@@ -1,4 +1,4 @@
-"""Points of the plane."""
+"""Points in the plane."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class MixtureData(Data):
 def toy_points(
     *, examples: int = 1000, validation_fraction: float = 0.2, test_fraction: float = 0.2, seed: int = 0
 ) -> Data:
-    """Return normal points around (1, 2) with variance 1; class 1 where the second number exceeds the first by 1/2."""
+    """Return Gaussian points around (1, 2) with variance 1; the class is 1 where y - x exceeds 1/2."""
     points = np.random.default_rng(seed).normal((1.0, 2.0), size=(examples, 2)).astype(np.float32)
     labels = (points[:, 1] - points[:, 0] > 0.5).astype(np.int64)
     return _data("toy_points", points, labels, 2, (validation_fraction, test_fraction), seed)
@@ -42,7 +42,7 @@ def ring(
     """Return points of equal Gaussians, evenly spaced on a circle around the origin.
 
     The defaults are those of Lin et al., PacGAN, 2018, arXiv 1712.04086. Metz et al., Unrolled Generative Adversarial
-    Networks, 2017, arXiv 1611.02163, have the same at twice the size.
+    Networks, 2017, arXiv 1611.02163, use the same at twice the size.
     """
     angles = 2.0 * np.pi * np.arange(modes) / modes
     centers = radius * np.stack([np.cos(angles), np.sin(angles)], axis=1)
@@ -61,8 +61,8 @@ def grid(
 ) -> MixtureData:
     """Return points of equal Gaussians, in rows and columns around the origin.
 
-    The defaults are those of Lin et al., PacGAN, 2018, arXiv 1712.04086, at a quarter of the size: in [-1, 1], as the
-    values of images are. Measures in standard deviations are the same.
+    The defaults are those of Lin et al., PacGAN, 2018, arXiv 1712.04086, scaled by 1/4 to [-1, 1], the range of images.
+    Metrics in standard deviations are unaffected.
     """
     places = spacing * (np.arange(side) - (side - 1) / 2.0)
     centers = np.stack(np.meshgrid(places, places, indexing="ij"), axis=-1).reshape(-1, 2)

@@ -1,4 +1,4 @@
-"""Targets of a user's data, checked, and its rows as training, validation and test examples."""
+"""Checked targets of a user's data, and its rows as training, validation and test examples."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ TRAIN = "train"
 PARTS = (TRAIN, "validation", "test")
 SPELLINGS = {TRAIN: (TRAIN,), "validation": ("validation", "val", "valid"), "test": ("test",)}
 SPLITS = ("auto", "stratified", "random", "group", "hash")
-NEEDS = {"group": "groups", "hash": "keys"}  # the columns that identify examples, by the way to split that needs them
+NEEDS = {"group": "groups", "hash": "keys"}  # the column that a way to split needs
 
 
 def read_targets(found: Mapping[str, np.ndarray], classes: int | None) -> tuple[dict[str, np.ndarray], int]:
-    """Return the targets of each part, by what messages call it, and the number of classes.
+    """Return the targets of each part, by its name in messages, and the number of classes.
 
-    Integers [size] or [size, 1] are labels, int64 [size]. Other numbers [size, ...] are targets without classes, which
-    are then 0: float32, or int64 where they are whole; so are all where `classes` is 0.
+    Integers [size] or [size, 1] become labels, int64 [size]. Other numbers [size, ...], or any if `classes` is 0,
+    become targets without classes, float32 or, for integers, int64; the number of classes is then 0.
     """
     labeled = classes != 0 and (classes is not None or all(are_labels(each) for each in found.values()))
     if labeled:
@@ -48,7 +48,7 @@ def are_labels(targets: np.ndarray) -> bool:
 
 
 def as_numbers(targets: np.ndarray, where: str) -> np.ndarray:
-    """Return targets [size, ...] as a loss takes them."""
+    """Return targets [size, ...] for a loss: float32, or int64 for integers."""
     check_lengths(targets, targets, where)
     if targets.dtype.kind not in "biuf":
         raise UserError(f"{where}: targets of dtype {targets.dtype}; expected numbers. Number the classes.")
@@ -96,7 +96,7 @@ def count_classes(labels: Mapping[str, np.ndarray], classes: int | None) -> int:
 def check_every_class(
     labels: Mapping[str, np.ndarray], classes: int, names: Sequence[str], *, remedy: str | None = None
 ) -> None:
-    """Report classes that a split, by its name, lacks; refuse that in training where there is a `remedy`."""
+    """Warn about classes missing from a split; refuse the training split in that case if there is a `remedy`."""
     for split, found in labels.items():
         lacking = np.flatnonzero(np.bincount(found, minlength=classes) == 0)
         if not len(lacking):
@@ -110,7 +110,7 @@ def check_every_class(
 
 
 def check_split(split: str, **options: tuple[str, object]) -> None:
-    """Check the name of a way to split, and options: the way that needs one, and its value, given only there."""
+    """Check `split`, and that options, each as (split that needs it, value), are given for their split only."""
     check_choice("data.split", split, SPLITS)
     for option, (by, value) in options.items():
         if (split == by) == (value is None):
@@ -129,7 +129,7 @@ def hold_out(
     groups: np.ndarray | None,
     keys: np.ndarray | None,
 ) -> dict[str, np.ndarray]:
-    """Return rows by part: "train", and those held out, which are not present; options have their shares by part."""
+    """Return rows by part: "train", and the parts not in `present`, held out with the shares in `options`."""
     split, seed = options["split"], options["seed"]
     held_out = {part: options[part] for part in PARTS[1:] if part not in present}
     if not held_out:
@@ -145,7 +145,7 @@ def hold_out(
         return split_indices(size, held_out, seed, keys=keys)
     if split == "stratified" and labels is None:
         raise UserError("data.split=stratified needs classes, and the data has none. Set data.split=random.")
-    return split_indices(size, held_out, seed, None if split == "random" else labels)  # "auto": stratified, with labels
+    return split_indices(size, held_out, seed, None if split == "random" else labels)  # "auto": stratified if labeled
 
 
 def complete(
@@ -156,7 +156,7 @@ def complete(
     groups: np.ndarray | None,
     keys: np.ndarray,
 ) -> dict[str, np.ndarray]:
-    """Return the rows of all parts of one source: those that exist, and the others taken from the training rows."""
+    """Return the rows of all parts of one source; missing parts are taken from the training rows."""
     train = parts[TRAIN]
     found = hold_out(
         len(train),
@@ -186,7 +186,7 @@ def data_of_parts(
     classes: int,
     class_names: Sequence[str],
 ) -> Data:
-    """Return rows of the training source and the whole of every other one; warn of classes without training."""
+    """Return `rows` of the training source and all rows of the others; warn about classes without training rows."""
     others = {part: np.arange(source.size, dtype=np.int64) for part, source in sources.items() if part != TRAIN}
     splits = {part: Split(part, sources.get(part, sources[TRAIN]), own) for part, own in {**rows, **others}.items()}
     one = preparation if isinstance(preparation, Preparation) else None

@@ -1,8 +1,8 @@
-"""Images from TFRecord files, read at random.
+"""Images from TFRecord files, with random access.
 
-Each record is a `tf.train.Example`. The first run reads all of them once and verifies their checksums; their offsets
-and labels are kept in an index, which later runs use as long as the files' sizes and times are unchanged. A record is
-compared with the index whenever it is read.
+Each record is a `tf.train.Example`. The first run reads all records and verifies their checksums; their offsets and
+labels are kept in an index, which later runs use while the files' sizes and modification times are unchanged. A record
+is checked against the index whenever it is read.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from hookline.trainer.input.data import HOST, Data
 from hookline.trainer.input.preparation import Preparation
 
 FORM = 1  # increased when the format of index files changes
-BEFORE, AFTER = 12, 4  # bytes around the data of a record: its length with a checksum, and a checksum
+BEFORE, AFTER = 12, 4  # bytes before a record's data (length and checksum) and after it (checksum)
 BATCH = 64
 
 
@@ -79,7 +79,7 @@ def tfrecord(
     group_key: str | None = None,
     seed: int = 0,
 ) -> Data:
-    """Return images of TFRecord files, all brought to one size."""
+    """Return the images of TFRecord files, all resized to one size."""
     options = dict(locals())
     raw_shape = _raw_shape(encoding, shape)
     form = image_form(list(raw_shape[:2]) if image_size is None and raw_shape else image_size, fit, channels)
@@ -105,7 +105,7 @@ def tfrecord(
 
 
 def _load(index: RecordIndex, key: str, form: Preparation, shape: tuple[int, ...] | None, row: int) -> np.ndarray:
-    """Return the image of a record, which is encoded, or pixels of a shape."""
+    """Return the image of a record: an encoded image, or raw pixels of the given shape."""
     try:
         data = index.read(row)
     except OSError as error:
@@ -131,7 +131,7 @@ def _raw_shape(encoding: str, shape: Sequence[int] | None) -> tuple[int, ...] | 
 
 
 def _files(options: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the files of each split that has some."""
+    """Return the files of each split that has any."""
     names = zip(PARTS, ("path", "validation_path", "test_path"), strict=True)
     files = {part: _matching(f"data.{name}", options[name]) for part, name in names if options[name] is not None}
     seen: dict[str, str] = {}
@@ -145,7 +145,7 @@ def _files(options: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def _matching(option: str, patterns: str | Sequence[str]) -> list[str]:
-    """Return the files that names or patterns stand for."""
+    """Return the files that match names or glob patterns."""
     found: dict[str, None] = {}
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
         expanded = os.path.expanduser(pattern)
@@ -159,10 +159,10 @@ def _matching(option: str, patterns: str | Sequence[str]) -> list[str]:
 
 
 def _labels(found: np.ndarray, options: Mapping[str, Any]) -> tuple[np.ndarray, tuple[str, ...], int]:
-    """Return labels int64 [size] from 0, the names of the classes, and how many there are."""
+    """Return labels starting at 0, int64 [size], the names of the classes, and the number of classes."""
     first_label, classes = options["first_label"], options["classes"]
     names = tuple(str(name) for name in options["class_names"] or ())
-    if found.dtype.kind == "U":  # texts are names of classes: those given, or all that occur
+    if found.dtype.kind == "U":  # strings are class names: the given ones, or all that occur
         names = names or tuple(np.unique(found).tolist())
         place = {name: label for label, name in enumerate(names)}
         labels = np.array([place.get(name, -1) for name in found.tolist()], np.int64)
@@ -177,30 +177,30 @@ def _labels(found: np.ndarray, options: Mapping[str, Any]) -> tuple[np.ndarray, 
 
 @dataclass(frozen=True, eq=False)
 class RecordIndex:
-    """Where records lie, row by row: arrays [size]."""
+    """Locations, labels and groups of records: arrays [size], one value per row."""
 
     files: tuple[str, ...]
     file_of: np.ndarray  # position in `files`
-    offsets: np.ndarray  # where the data of a record begins in its file
+    offsets: np.ndarray  # byte at which a record's data begins in its file
     lengths: np.ndarray  # bytes of data
     digests: np.ndarray  # hash of the data
-    labels: np.ndarray  # integers or texts
-    groups: np.ndarray | None = None  # likewise; None if they were not asked for
+    labels: np.ndarray  # integers or strings
+    groups: np.ndarray | None = None  # integers or strings; None without `group_key`
 
     def name(self, row: int) -> str:
-        """Return what messages call a record."""
+        """Return the name of a record for messages."""
         first = int(np.searchsorted(self.file_of, self.file_of[row]))
         return f"{self.files[self.file_of[row]]}, record {row - first}"
 
     def read(self, row: int) -> bytes:
-        """Return the data of a record, as the file has it now."""
+        """Return the data of a record as the file currently has it."""
         with open(self.files[self.file_of[row]], "rb", buffering=0) as file:
             file.seek(int(self.offsets[row]))
             return file.read(int(self.lengths[row]))
 
 
 def _index_records(files: Sequence[str], options: Mapping[str, Any]) -> RecordIndex:
-    """Return the index of files, from an earlier run where none has changed since; else every record is checked."""
+    """Return the index of files: that of an earlier run if none has changed, else a new one of verified records."""
     keys = {option: options[option] for option in ("image_key", "label_key", "group_key")}
     try:
         stamp = fingerprint(FORM, [file_stamp(os.path.abspath(file)) for file in files], keys)
@@ -211,7 +211,7 @@ def _index_records(files: Sequence[str], options: Mapping[str, Any]) -> RecordIn
     try:
         with open(kept, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive}
-    except ARRAY_FAULTS:  # there is none, or it is damaged
+    except ARRAY_FAULTS:  # no index, or a damaged one
         arrays = {}
     if arrays.pop("stamp", None) != stamp:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -232,7 +232,7 @@ def _index_records(files: Sequence[str], options: Mapping[str, Any]) -> RecordIn
 
 
 def _index_file(file: str, keys: Mapping[str, str | None]) -> dict[str, np.ndarray]:
-    """Return the arrays of one file by name; labels and groups are integers or texts."""
+    """Return the arrays of one file by name; labels and groups are integers or strings."""
     found: dict[str, list[Any]] = {"offsets": [], "lengths": [], "digests": [], "labels": []}
     if keys["group_key"] is not None:
         found["groups"] = []
@@ -258,7 +258,7 @@ def _index_file(file: str, keys: Mapping[str, str | None]) -> dict[str, np.ndarr
         place = re.search(r"(truncated|corrupted) record at \d+", error.message)
         reason = place[0] if place else error.message.split(";")[-1].strip()
         raise UserError(f"'{file}' cannot be read ({reason}); expected a whole TFRecord file, uncompressed.") from error
-    if start != os.path.getsize(file):  # TensorFlow takes a few trailing bytes for the end of the file
+    if start != os.path.getsize(file):  # TensorFlow treats a few trailing bytes as the end of the file
         raise UserError(f"'{file}' is cut off behind byte {start}; expected whole records. Copy or write it again.")
     if not found["offsets"]:
         raise UserError(f"'{file}' holds no record; expected a TFRecord file with examples. Remove it.")
@@ -268,7 +268,7 @@ def _index_file(file: str, keys: Mapping[str, str | None]) -> dict[str, np.ndarr
 
 
 def _check_one_kind(kinds: set[bool], name: str) -> None:
-    """Refuse integers beside texts, which would silently become the names of classes."""
+    """Refuse integers mixed with strings: they would silently become names of classes."""
     if len(kinds) > 1:
         raise UserError(
             f"The records hold integers and texts as {name}; expected one of them. Set data.{name[:-1]}_key."
@@ -278,7 +278,7 @@ def _check_one_kind(kinds: set[bool], name: str) -> None:
 def _single_value(
     features: Any, keys: Mapping[str, str | None], option: str, where: str, kinds: tuple[str, ...]
 ) -> bytes | int | str:
-    """Return the one value of a feature: bytes, an integer, or, where integers are allowed, a text."""
+    """Return the single value of a feature: bytes, an integer, or, where integers are allowed, a string."""
     key = keys[option]
     if key not in features:
         names = sorted(features)

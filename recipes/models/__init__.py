@@ -10,7 +10,7 @@ GENERATOR, DISCRIMINATOR = "generator", "discriminator"
 
 
 def check_role(model: str, role: str | None, latent_size: int | None) -> int:
-    """Return the size of a generator's inputs, 0 for a discriminator."""
+    """Return the latent size of a generator, 0 for a discriminator; refuse any other role."""
     if role not in (GENERATOR, DISCRIMINATOR):
         raise UserError(
             f"model={model} received, which is a generator and a discriminator. Expected recipe=gan or recipe=sgan "
@@ -20,12 +20,12 @@ def check_role(model: str, role: str | None, latent_size: int | None) -> int:
 
 
 def is_image(shape: tuple[int, ...]) -> bool:
-    """Return whether one input is an image: [height, width, channels], in [-1, 1]."""
+    """Return whether inputs of a shape are images: [height, width, channels], taken to lie in [-1, 1]."""
     return len(shape) == 3
 
 
 def check_images(model: str, input_shape: Sequence[int], smallest: int, instead: str = "model=mlp") -> tuple[int, ...]:
-    """Return the shape of one image, if it has enough pixels a side."""
+    """Return the shape of one image; refuse images of fewer than `smallest` pixels a side."""
     shape = tuple(input_shape)
     if not is_image(shape) or min(shape[:2]) < smallest:
         raise UserError(

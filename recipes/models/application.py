@@ -32,10 +32,10 @@ def application(
     options: Mapping[str, Any] | None = None,
     preparation: Preparation | None = None,
 ) -> keras.Model:
-    """Return a network of keras.applications without its top, behind its own preprocessing, with a new dense head.
+    """Return a network of keras.applications without its top, after its own preprocessing, with a new dense head.
 
-    The data's values become what the network's `preprocess_input` makes of pixels from 0 to 255, by layers of the
-    graph, which exports have as well. Gray images are repeated in 3 channels. `preparation` is the data's.
+    Layers of the graph, which exports contain, convert the data's values to those that the network's `preprocess_input`
+    returns for pixels from 0 to 255. Gray images are repeated in 3 channels. `preparation` is the data's.
     """
     known = {key: each for key, each in vars(keras.applications).items() if inspect.isfunction(each)}
     check_choice("name of keras.applications", name, known)
@@ -55,7 +55,7 @@ def application(
 
 
 def _range(given: Sequence[float] | None, preparation: Preparation | None) -> tuple[float, float]:
-    """Return the values that the data has for black and for white."""
+    """Return the data's values of black and white."""
     if given is not None:
         if len(given) != 2 or not given[0] < given[1]:
             raise UserError(f"model.input_range={list(given)} received. Expected two rising numbers, such as [0, 255].")
@@ -69,10 +69,10 @@ def _range(given: Sequence[float] | None, preparation: Preparation | None) -> tu
 
 
 def _preprocessed(x: Any, function: Callable[..., keras.Model], black_and_white: tuple[float, float]) -> Any:
-    """Return what a network takes, of inputs whose values lie between those of black and white.
+    """Return preprocessed inputs, given inputs with values from black to white.
 
-    What the network's `preprocess_input` does is measured: a scale and an offset for each channel, and perhaps their
-    reverse order.
+    The effect of the network's `preprocess_input` is measured: a scale and an offset for each channel, and possibly a
+    reversed channel order.
     """
     prepare = sys.modules[function.__module__].preprocess_input
     probes = np.concatenate([np.zeros((1, CHANNELS)), PIXEL_PEAK * np.eye(CHANNELS)])
@@ -97,7 +97,7 @@ def _base(
             warnings.filterwarnings("ignore", ".*input_shape. is undefined or non-square")  # of weights for 224 pixels
             return function(include_top=False, weights=IMAGENET if downloads else None, **given, **options)
     except Exception as error:
-        if not downloads or isinstance(error, (TypeError, ValueError)):  # of options, or of images that are too small
+        if not downloads or isinstance(error, (TypeError, ValueError)):  # from options, or images that are too small
             raise
         raise UserError(
             f"model.weights={IMAGENET} cannot be downloaded: {error}. Expected a connection, model.weights=<file> with "

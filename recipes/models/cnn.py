@@ -1,4 +1,4 @@
-"""Plain convolutional networks: as small or as large as their list of filters, of a tutorial, with two heads, U-Net."""
+"""Convolutional networks: a plain CNN with any number of blocks, Larq's tutorial CNN, a CNN with two heads, U-Net."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def plain_cnn(
     batch_norm_momentum: float = 0.9,
     batch_norm_epsilon: float = 1e-3,
 ) -> keras.Model:
-    """Return blocks of convolution 3x3, batch norm, activation and pooling 2x2, then a dense layer.
+    """Return blocks of 3x3 convolution, batch norm, activation and 2x2 max pooling, then a dense layer.
 
-    For photographs of 96x96x3 with the default filters and a first stride of 2, an image takes 17 million
-    multiplications; with a first stride of 1, 70 million.
+    An image of 96x96x3 takes 17 million multiplications with the default filters and a first stride of 2, or 70 million
+    with a first stride of 1.
     """
     check_integer("first_stride", first_stride, 1, 2)
     check_choice("head", head, ("global_pooling", "flatten"))
@@ -58,18 +58,18 @@ def larq_tutorial_cnn(
     batch_norm_epsilon: float = 1e-3,
     logits_scale: bool = True,
 ) -> keras.Model:
-    """Return convolutions of 32, 64 and 64 channels, then dense layers of 64 units and of the classes.
+    """Return convolutions of 32, 64 and 64 channels, then dense layers of 64 and `classes` units.
 
-    For 28x28x1 images and 10 classes that is 93,088 kernel weights and 234 channels of batch norm; with one bit per
-    weight and two floats per channel, 13.19 KiB. In the tutorial the quantizers are part of the layers; here a hook
-    adds them, and the network without the hook is the float baseline (see `mlp`).
+    For 28x28x1 images and 10 classes, it has 93,088 kernel weights and 234 batch norm channels: 13.19 KiB with one bit
+    per weight and two floats per channel. In the tutorial, the quantizers are part of the layers; here a hook adds
+    them, and the network without the hook is the float baseline (see `mlp`).
     """
     shape = check_images("larq_tutorial_cnn", input_shape, 18)  # three convolutions and two poolings leave one pixel
     batch_norm = partial(keras.layers.BatchNormalization, momentum=batch_norm_momentum, epsilon=batch_norm_epsilon)
     inputs = x = keras.Input(shape, name="image")
     for block, (filters, pools) in enumerate([(32, True), (64, True), (64, False)], start=1):
         x = keras.layers.Conv2D(filters, 3, use_bias=False, name=f"conv_{block}")(x)
-        if pools:  # before batch norm: pooling signs would give +1 nearly always
+        if pools:  # before batch norm: max pooling of signs would nearly always give +1
             x = keras.layers.MaxPooling2D(2, name=f"pool_{block}")(x)
         x = batch_norm(scale=False, name=f"batch_norm_{block}")(x)
         x = keras.layers.Activation(activation, name=f"activation_{block}")(x)
@@ -92,14 +92,14 @@ def two_headed_cnn(
     domain_units: Sequence[int] = (64,),
     activation: str = "relu",
 ) -> keras.Model:
-    """Return blocks of convolution, activation and pooling 2x2, with two dense heads on top.
+    """Return blocks of convolution, activation and 2x2 max pooling, with two dense heads on top.
 
     The body and the heads are those of Ganin et al. 2016, figure 4 a, but smaller: the domain is predicted from the
-    maps of the last block, not from a dense layer above them. The domain's head starts with an identity layer, the
-    "domain_entrance": when a hook changes its gradient, the whole body gets the change and the head does not.
+    feature maps of the last block, not from a dense layer above them. The domain head starts with an identity layer,
+    "domain_entrance": a hook that changes its gradient affects the whole body, but not the head.
 
-    There is no batch norm: its statistics would leak the appearance of the target's images into a network that is
-    trained without adaptation, which would then be no fair baseline.
+    There is no batch norm: its statistics would leak the appearance of target images into a network trained without
+    adaptation, which would then not be a fair baseline.
     """
     shape = check_images("two_headed_cnn", input_shape, 2 ** len(filters), FEWER)
     inputs = x = keras.Input(shape, name="image")
@@ -131,8 +131,8 @@ def u_net(
 ) -> keras.Model:
     """Return the network of Ronneberger et al. 2015 (arXiv 1505.04597), with batch norm and padding.
 
-    Each level but the last halves height and width on the way down and doubles them on the way up, where it also gets
-    what the way down had at that size. The outputs are logits [batch, height, width, classes].
+    Each level except the last halves height and width in the contracting path and doubles them in the expanding path,
+    which also receives the features of the same size. The outputs are logits [batch, height, width, classes].
     """
     shape = check_images("u_net", input_shape, 2 ** (len(filters) - 1), FEWER)
     batch_norm = partial(keras.layers.BatchNormalization, momentum=batch_norm_momentum, epsilon=batch_norm_epsilon)

@@ -25,15 +25,15 @@ def dcgan(
     batch_norm_momentum: float = 0.9,
     batch_norm_epsilon: float = 1e-3,
 ) -> keras.Model:
-    """Return a generator or a discriminator as of Radford et al., DCGAN, 2016, arXiv 1511.06434.
+    """Return the generator or the discriminator of DCGAN (Radford et al. 2016, arXiv 1511.06434).
 
-    Strided convolutions 4x4 halve the image in the discriminator, transposed ones double it in the generator; the
-    generator ends in tanh, as images lie in [-1, 1]. Batch norm is neither at the generator's output nor at the
-    discriminator's first layer. With it, a score depends on the other examples of the batch: a gradient penalty needs
+    Strided 4x4 convolutions halve the image in the discriminator, transposed ones double it in the generator; the
+    generator ends in tanh, since images are in [-1, 1]. Neither the generator's output nor the discriminator's first
+    layer has batch norm. Batch norm makes a score depend on the rest of the batch, so a gradient penalty needs
     batch_norm=generator or none.
 
-    The recipe gives the role, how many numbers a generator starts from, and how many networks of one shape are
-    `stacked` as one, which is refused: grouped convolutions have no gradient on a CPU.
+    The recipe passes `role`, `latent_size` (how many numbers a generator starts from) and `stacked` (how many networks
+    are built as one), which must be None: grouped convolutions have no CPU gradient.
     """
     latent = check_role("dcgan", role, latent_size)
     if stacked is not None:

@@ -22,21 +22,21 @@ def gan_mlp(
     activation: str = "relu",
     discriminator_activation: str = "leaky_relu",
 ) -> keras.Model:
-    """Return a generator or a discriminator of dense layers; for points, images and anything else of a fixed shape.
+    """Return a generator or a discriminator of dense layers, for points, images or any other fixed shape.
 
-    A generator of images [height, width, channels] ends in tanh, as images lie in [-1, 1]; any other is linear. There
-    is no batch norm: the output for one example does not depend on the others, as gradient penalties require.
+    A generator of images [height, width, channels] ends in tanh, since images are in [-1, 1]; any other is linear.
+    There is no batch norm: the output for one example does not depend on others, as gradient penalties require.
 
-    Kernels start uniform as in He et al. 2015. So do the biases of hidden layers, in [-1, 1] in the first of them: with
-    biases of 0 every unit has its kink at the origin, and it takes long until a network can tell many places apart.
+    Kernels start He uniform (He et al. 2015). Biases of hidden layers start uniform, too, in [-1, 1] in the first: with
+    zero biases, every unit has its kink at the origin, and it takes long until a network can tell many places apart.
 
-    The recipe gives the role, how many numbers a generator starts from, and how many networks of one shape are
-    `stacked` as one, each with weights of its own; inputs and outputs then have the networks before the batch. Scores
-    are above 0 for what a discriminator takes for real.
+    The recipe passes `role`, `latent_size` (how many numbers a generator starts from) and `stacked` (how many networks
+    of one shape are built as one, each with its own weights; inputs and outputs then have a leading axis of networks).
+    Scores are above 0 for examples that a discriminator classifies as real.
     """
     latent = check_role("gan_mlp", role, latent_size)
     shape = tuple(input_shape)
-    leading = () if stacked is None else (stacked,)  # the axes before that of the batch
+    leading = () if stacked is None else (stacked,)  # axes before the batch axis
     if role == GENERATOR:
         inputs = x = keras.Input(batch_shape=(*leading, None, latent), name="noise")
         x = _dense(_hidden(x, leading, units, activation), leading, math.prod(shape), "sample")
@@ -53,13 +53,13 @@ def gan_mlp(
 
 
 def _dense(x: Any, leading: tuple[int, ...], units: int, name: str, bias: float = 0.0) -> Any:
-    """Return x behind a dense layer whose biases start in [-bias, bias)."""
+    """Return the output of a dense layer with biases initialized in [-bias, bias)."""
     limit, uniform = math.sqrt(6.0 / x.shape[-1]), keras.initializers.RandomUniform
     start: dict[str, Any] = {"kernel_initializer": uniform(-limit, limit)}
     start["bias_initializer"] = uniform(-bias, bias) if bias else "zeros"
     if not leading:
         return keras.layers.Dense(units, name=name, **start)(x)
-    # One batched matrix product computes what as many `Dense` layers would: each network has its own matrix and bias.
+    # One batched matrix product replaces as many `Dense` layers: each network has its own kernel and bias.
     return keras.layers.EinsumDense("nbi,nio->nbo", (None, units), bias_axes="no", name=name, **start)(x)
 
 

@@ -1,4 +1,4 @@
-"""A whole model in a .keras file, as a network."""
+"""A network loaded from a .keras file."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def keras_file(
     new_head: bool = False,
     packages: Sequence[str] = (),
 ) -> keras.Model:
-    """Return the model of a .keras file.
+    """Return the model in a .keras file.
 
-    Keras reads it in its safe mode: of what the file names, classes of Keras are built, and those that `plugins=` names
-    a package of. Lambdas are refused.
+    Keras loads it in safe mode: only classes of Keras and of the packages given by `plugins=` are instantiated, and
+    Lambda layers are refused.
 
-    `packages` are the user's, with classes that the file names.
+    `packages` are the user's packages that define classes of the file.
     """
     file = user_path(path, "model.path")
     with own_classes(packages):

@@ -1,4 +1,4 @@
-"""LeNet in three forms."""
+"""LeNet-300-100, LeNet-5 and LeNet++."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hookline.recipes.models import check_images
 def lenet_300_100(
     input_shape: Sequence[int], classes: int, *, activation: str = "relu", dropout: float = 0.0
 ) -> keras.Model:
-    """Return dense layers of 300 units, 100 units and the classes, with biases.
+    """Return dense layers of 300, 100 and `classes` units, with biases.
 
-    For 28x28x1 images and 10 classes that is 266,610 weights (LeCun et al. 1998; Han et al. 2015, table 3).
+    For 28x28x1 images and 10 classes, it has 266,610 parameters (LeCun et al. 1998; Han et al. 2015, table 3).
     """
     inputs = keras.Input(tuple(input_shape), name="image")
     x = keras.layers.Flatten(name="flatten")(inputs)
@@ -26,9 +26,9 @@ def lenet_300_100(
 
 
 def lenet_5(input_shape: Sequence[int], classes: int, *, activation: str = "relu", dropout: float = 0.0) -> keras.Model:
-    """Return convolutions of 20 and 50 channels, each pooled, then dense layers of 500 units and of the classes.
+    """Return convolutions of 20 and 50 channels, each with max pooling, then dense layers of 500 and `classes` units.
 
-    For 28x28x1 images and 10 classes that is 431,080 weights (Han et al. 2015, table 4). As there, only the dense
+    For 28x28x1 images and 10 classes, it has 431,080 parameters (Han et al. 2015, table 4). As there, only the dense
     layer of 500 units has an activation.
     """
     shape = check_images("lenet_5", input_shape, 16, "model=lenet_300_100")
@@ -51,11 +51,11 @@ def lenet_plus_plus(
     filters: Sequence[int] = (32, 64, 128),
     kernel_size: int = 5,
 ) -> keras.Model:
-    """Return three or other blocks of two convolutions and a pooling, a dense layer of features, and one of logits.
+    """Return blocks of two convolutions and max pooling, then a dense layer of features and one of logits.
 
-    Convolutions are padded with zeros and have a PReLU with a slope for each channel, 0.25 at first; poolings are 2 by
-    2 (Wen et al. 2016, table 1). The features have no activation, so that they spread in all directions, and the
-    logits no bias, so that classes differ by the direction of their features.
+    Convolutions have zero padding and a PReLU with one slope per channel, initially 0.25; pooling is 2x2 (Wen et al.
+    2016, table 1). The features have no activation, so that they spread in all directions, and the logits have no bias,
+    so that classes differ by the direction of their features.
     """
     shape = check_images("lenet_plus_plus", input_shape, 2 ** len(filters))
     slope = keras.initializers.Constant(0.25)

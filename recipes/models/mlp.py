@@ -21,11 +21,11 @@ def mlp(
 ) -> keras.Model:
     """Return blocks of dense, batch norm, activation and dropout, then a dense layer with batch norm for the logits.
 
-    Without `batch_norm_outputs` the last layer has a bias in its place, as regression needs.
+    Without `batch_norm_outputs`, the last layer has a bias instead of batch norm, as regression needs.
 
-    sign(hard_tanh(x)) = sign(x), and the gradient passes where |x| <= 1, as in the sign's straight-through estimator.
-    So a hook that binarizes the inputs of the dense layers makes this a binary network, and without the hook it is the
-    float baseline. No layer before batch norm has a bias.
+    Since sign(hard_tanh(x)) = sign(x), and the gradient passes where |x| <= 1 as in the sign's straight-through
+    estimator, a hook that binarizes the inputs of the dense layers turns this into a binary network; without the hook
+    it is the float baseline. Layers before batch norm have no bias.
     """
     batch_norm = partial(keras.layers.BatchNormalization, momentum=batch_norm_momentum, epsilon=batch_norm_epsilon)
     inputs = keras.Input(tuple(input_shape), name="image")

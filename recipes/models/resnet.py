@@ -28,20 +28,20 @@ def resnet(
 ) -> keras.Model:
     """Return a convolution, residual blocks of two convolutions, average pooling and a dense layer of logits.
 
-    A block with other filters than the one before halves height and width, and has a convolution 1x1 in its shortcut.
+    A block with other filters than the previous one halves height and width, and has a 1x1 convolution in its shortcut.
 
-    The default filters make the image classification network of MLPerf Tiny (Banbury et al. 2021, arXiv 2106.07597),
-    whose softmax is the task's: 78,666 parameters for 32x32x3 images and 10 classes with batch norm's, 77,360 of them
-    trained. Three blocks each of 16, 32 and 64 filters make ResNet-20 (He et al. 2016, arXiv 1512.03385, section 4.2)
-    with projections for shortcuts, its option B.
+    The default filters give the image classification network of MLPerf Tiny (Banbury et al. 2021, arXiv 2106.07597),
+    except that the task applies the softmax: 78,666 parameters with batch norm for 32x32x3 images and 10 classes,
+    77,360 of them trainable. Three blocks each of 16, 32 and 64 filters give ResNet-20 (He et al. 2016, arXiv
+    1512.03385, section 4.2) with projection shortcuts (option B).
 
-    Shortcuts are over both convolutions of a "block"; or over each "convolution", with average pooling before the
-    convolution 1x1 and batch norm behind it, so that binary inputs do not lose what real ones carry (Liu et al. 2018,
-    Bi-Real Net, arXiv 1808.00278).
+    A shortcut spans both convolutions of a "block", or each "convolution"; the latter has average pooling before the
+    1x1 convolution and batch norm after it, so that real values are not lost to binary inputs (Liu et al. 2018, Bi-Real
+    Net, arXiv 1808.00278).
 
-    The activation "prelu" has a slope for each channel, 0.25 at first. Batch norm is "after" each convolution; or
-    "around" those of the blocks, also before each: where the inputs are binary, it learns the threshold of their signs
-    for each channel, which with PReLUs does what the learned shifts of ReActNet do (Liu et al. 2020, arXiv 2003.03488).
+    The activation "prelu" has one slope per channel, initially 0.25. Batch norm is "after" each convolution; or
+    "around" those of the blocks, also before each: with binary inputs it learns the threshold of their signs per
+    channel, which together with PReLU has the effect of ReActNet's learned shifts (Liu et al. 2020, arXiv 2003.03488).
     """
     check_choice("shortcuts", shortcuts, ("block", "convolution"))
     check_choice("norm", norm, ("after", "around"))
@@ -71,11 +71,11 @@ class Layers:
     around: bool
 
     def normed(self, x: Any, count: int, stride: int, name: str) -> Any:
-        """Add a convolution 3x3 and batch norm."""
+        """Add a 3x3 convolution and batch norm."""
         return self.norm(name=f"{name}_batch_norm")(self.conv(count, 3, stride, name=f"{name}_conv")(x))
 
     def normed_in_block(self, x: Any, count: int, stride: int, name: str) -> Any:
-        """Add the same, and batch norm before it where that is wanted."""
+        """Add a 3x3 convolution and batch norm, after another batch norm if `around`."""
         return self.normed(self.norm(name=f"{name}_input_norm")(x) if self.around else x, count, stride, name)
 
     def active(self, x: Any, name: str) -> Any:
@@ -93,7 +93,7 @@ class Layers:
         return self.active(keras.layers.Add(name=f"{name}_add")([shortcut, y]), name)
 
     def real_block(self, x: Any, count: int, stride: int, name: str) -> Any:
-        """Add two convolutions with a shortcut over each; where it halves, by average pooling, which keeps it real."""
+        """Add two convolutions with a shortcut over each; average pooling keeps downsampling shortcuts real-valued."""
         for part in (f"{name}_1", f"{name}_2"):
             y, shortcut = self.normed_in_block(x, count, stride, part), x
             if stride == 2:

@@ -1,4 +1,4 @@
-"""The toy network (b + c) * (c + k), with its gradient worked out on paper."""
+"""The toy network (b + c) * (c + k), with its gradient derived by hand."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def product(b: Any, c: Any, k: Any) -> Any:
 
 
 def product_gradients(upstream: tf.Tensor, inputs: Sequence[tf.Tensor], outputs: Any = None) -> list[tf.Tensor]:
-    """Return dL/db, dL/dc and dL/dk by the chain rule: e g, (e + d) g and d g, with g = dL/da, over the batch."""
+    """Return dL/db, dL/dc and dL/dk by the chain rule with g = dL/da: e g, (e + d) g and d g, the latter two summed."""
     b, c, k = inputs
     d, e = tf.add(b, c), tf.add(c, k)
     return [e * upstream, tf.reduce_sum((e + d) * upstream, axis=0), tf.reduce_sum(d * upstream, axis=0)]
@@ -50,10 +50,10 @@ ROUTES: dict[str, Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]] = {
 
 @keras.saving.register_keras_serializable(package="hookline")
 class ToyProduct(keras.layers.Layer):
-    """Compute (b + c) * (c + k) of its input b and its weights c and k."""
+    """Compute (b + c) * (c + k) from the input b and the weights c and k."""
 
     def __init__(self, route: str = "override_gradient", **options: Any) -> None:
-        """Take a key of ROUTES: how the gradient is given."""
+        """Store a key of ROUTES, which defines how the gradient is computed."""
         super().__init__(**options)
         check_choice("route", route, ROUTES)
         self.route = route
@@ -71,7 +71,7 @@ class ToyProduct(keras.layers.Layer):
 
 
 def toy_product(input_shape: Sequence[int], classes: int, *, route: str = "override_gradient") -> keras.Model:
-    """Return a network of one layer without a matrix: its logits are (b + c) * (c + k), entry by entry."""
+    """Return a network of one elementwise layer, with logits (b + c) * (c + k)."""
     if tuple(input_shape) != (classes,):
         raise UserError(f"toy_product got inputs {tuple(input_shape)}. Expected {classes} numbers, as data=toy_points.")
     inputs = keras.Input((classes,), name="b")

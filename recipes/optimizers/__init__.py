@@ -1,1 +1,1 @@
-"""Keras optimizers that update a variable by one fused kernel."""
+"""Keras optimizers that update each variable with one fused kernel."""

@@ -1,4 +1,4 @@
-"""Optimizers of Keras whose update is one op per variable."""
+"""Keras optimizers with one update op per variable."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ LARGEST_DECAY_RATE = 0.999
 
 
 class Scalars(NamedTuple):
-    """The values that all updates of one apply share. It replaces the learning rate in Keras' own calls."""
+    """Values shared by all updates of one `apply`. They replace the learning rate in Keras' own calls."""
 
-    rate: tf.Tensor  # scalar, the learning rate as Keras has it
-    of_kernel: dict[str, tf.Tensor]  # float32 scalars, by the name of the kernel's argument
+    rate: tf.Tensor  # scalar, the learning rate as Keras passes it
+    of_kernel: dict[str, tf.Tensor]  # float32 scalars by name of the kernel's argument
 
 
 class FusedUpdate(keras.optimizers.Optimizer):
-    """Update each dense float32 variable by one kernel of TensorFlow, any other by the Keras optimizer's `update_step`.
+    """Update dense float32 variables with one TensorFlow kernel each, others with the Keras optimizer's `update_step`.
 
-    A class derives from this one first, and from the Keras optimizer second. It has that one's arguments, variables
-    and formulas, so that checkpoints of the two are interchangeable; from the same state, a step of both writes the
-    same values but for float32 rounding: see `kernel_rounds_well`. All else that Keras does in an apply stays as it is:
-    unscaling and clipping of gradients, weight decay, accumulation, moving averages, constraints, and replicas.
+    A subclass derives from this class first, and from the Keras optimizer second. It has the latter's arguments,
+    variables and formulas, so checkpoints of the two are interchangeable; from the same state, both write the same
+    values up to float32 rounding (see `kernel_rounds_well`). The rest of Keras' `apply` is unchanged: unscaling and
+    clipping of gradients, weight decay, accumulation, moving averages, constraints, and replicas.
 
-    The step count, powers of decay rates and the learning rate are computed once in an apply, not for every variable.
+    The step count, powers of decay rates and the learning rate are computed once per `apply`, not for every variable.
     """
 
     def has_kernel(self) -> bool:
@@ -36,14 +36,14 @@ class FusedUpdate(keras.optimizers.Optimizer):
 
     @abstractmethod
     def kernel_scalars(self, rate: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return the float32 scalars of an apply, by the name of the kernel's argument."""
+        """Return the float32 scalars of one `apply`, by name of the kernel's argument."""
 
     @abstractmethod
     def apply_kernel(self, variable: tf.Variable, gradient: tf.Tensor, scalars: dict[str, tf.Tensor]) -> None:
-        """Write a variable and its slots."""
+        """Update a variable and its slots."""
 
     def update_step(self, gradient: tf.Tensor | tf.IndexedSlices, variable: tf.Variable, learning_rate: Any) -> None:
-        """Decay a variable, then update it and its slots."""
+        """Apply weight decay to a variable, then update it and its slots."""
         scalars = learning_rate if isinstance(learning_rate, Scalars) else self._scalars(learning_rate)
         if self.weight_decay is not None and self._use_weight_decay(variable):
             decay, rate = tf.cast(self.weight_decay, variable.dtype), tf.cast(scalars.rate, variable.dtype)
@@ -63,24 +63,24 @@ class FusedUpdate(keras.optimizers.Optimizer):
         super()._backend_update_step(grads, trainable_variables, self._scalars(learning_rate))
 
     def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
-        """Leave it to `update_step`, which has the learning rate; Keras recomputes that for every variable."""
+        """Do nothing: `update_step` decays, with a learning rate that Keras would recompute for every variable."""
 
     def _all_reduce_sum_gradients(self, grads_and_vars: Sequence[tuple[Any, Any]]) -> Sequence[tuple[Any, Any]]:
-        """Return the sums over replicas; without replicas, the inputs themselves, where Keras would make copies."""
+        """Return the sums over replicas, or without replicas the inputs themselves, which Keras would copy."""
         return super()._all_reduce_sum_gradients(grads_and_vars) if tf.distribute.has_strategy() else grads_and_vars
 
 
 def kernel_rounds_well(*decay_rates: Any) -> bool:
-    """Return whether a kernel decays nearly as Keras does: each rate is a number, and at most 0.999.
+    """Return whether a kernel rounds decay rates nearly as Keras does: each is a number of at most 0.999.
 
-    Kernels compute 1 - b from b in float32, which differs by a share of up to 2^-25 / (1 - b), 1.3e-5 for 0.999.
+    Kernels compute 1 - b from b in float32, with a relative error of up to 2^-25 / (1 - b); for 0.999 it is 1.3e-5.
     """
     return all(isinstance(rate, float | int) and rate <= LARGEST_DECAY_RATE for rate in decay_rates)
 
 
 @keras.saving.register_keras_serializable(package="hookline")
 class SGD(FusedUpdate, keras.optimizers.SGD):
-    """Do what `keras.optimizers.SGD` does: its arguments, its variables, its formulas, one kernel for each variable."""
+    """Replace `keras.optimizers.SGD`: same arguments, variables and formulas, with one kernel per variable."""
 
     def kernel_scalars(self, rate: tf.Tensor) -> dict[str, tf.Tensor]:
         if not self.momentum:
@@ -99,10 +99,10 @@ class SGD(FusedUpdate, keras.optimizers.SGD):
 
 @keras.saving.register_keras_serializable(package="hookline")
 class RMSprop(FusedUpdate, keras.optimizers.RMSprop):
-    """Do what `keras.optimizers.RMSprop` does: its arguments, its variables, its formulas; a kernel with momentum.
+    """Replace `keras.optimizers.RMSprop`: same arguments, variables and formulas, with one kernel if it has momentum.
 
-    Without momentum, the update is Keras' own: the kernel wants a slot that Keras lacks. It is also Keras' own with
-    `centered`, where the tiny difference of two averages turns rounding into steps, and with a rho above 0.999.
+    Keras' own update is used without momentum, since the kernel needs a slot that Keras lacks; with `centered`, where
+    the tiny difference of two averages amplifies rounding errors into steps; and with a rho above 0.999.
     """
 
     def has_kernel(self) -> bool:
@@ -122,9 +122,9 @@ class RMSprop(FusedUpdate, keras.optimizers.RMSprop):
 
 @keras.saving.register_keras_serializable(package="hookline")
 class Adam(FusedUpdate, keras.optimizers.Adam):
-    """Do what `keras.optimizers.Adam` does: its arguments, its variables, its formulas, one kernel for each variable.
+    """Replace `keras.optimizers.Adam`: same arguments, variables and formulas, with one kernel per variable.
 
-    With `amsgrad`, or a beta above 0.999, the update is Keras' own.
+    With `amsgrad`, or a beta above 0.999, Keras' own update is used.
     """
 
     def has_kernel(self) -> bool:
@@ -152,4 +152,4 @@ class Adam(FusedUpdate, keras.optimizers.Adam):
 
 @keras.saving.register_keras_serializable(package="hookline")
 class AdamW(Adam, keras.optimizers.AdamW):
-    """Do what `keras.optimizers.AdamW` does: its arguments, its variables, its formulas, with the kernel of `Adam`."""
+    """Replace `keras.optimizers.AdamW`: same arguments, variables and formulas, with the kernel of `Adam`."""

@@ -1,6 +1,6 @@
-"""Inference: packed binary networks on NumPy, and the same networks in float32 and in 8 bits, one thread each.
+"""Inference: packed binary networks on NumPy or Numba, and the same in float32 and in 8 bits; by default one thread.
 
-Weights are random. All kernels are binary, and so are all inputs of layers but the network's own.
+Weights are random. All kernels are binary, and so are the inputs of all layers except the first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import keras
 
 UNITS = [4096, 4096, 4096]
-"""Of the hidden layers of the MLP."""
+"""Units of the hidden layers of the MLP."""
 MLP, CNN = Case("mlp"), Case("larq_tutorial_cnn")
 FLOAT: dict[Case, tuple[str, ...]] = {MLP: (f"model.units={UNITS}",), CNN: ()}
 BITS = {MLP: ("recipe=bnn", "hooks.bnn_rounding.all_binary=true", *FLOAT[MLP]), CNN: BINARY}
@@ -43,7 +43,7 @@ def images(batch_size: int | None) -> np.ndarray:
 
 
 def exported(case: Case, form: str, overrides: Sequence[str], *, int8: bool = False) -> Path:
-    """Return the file of a run that has not been trained, after checking that the packages it needs are installed."""
+    """Export an untrained run and return the file, after checking that the packages it needs are installed."""
     FORMATS[form].check_packages()
     path = scratch() / f"network{FORMATS[form].suffix}"
     FORMATS[form].write(start(Settings(), case, overrides), "model", path, ExportOptions(int8=int8))
@@ -51,13 +51,13 @@ def exported(case: Case, form: str, overrides: Sequence[str], *, int8: bool = Fa
 
 
 def ours(settings: Settings, *, case: Case, kernels: str) -> Work:
-    """Return predictions of a packed file."""
+    """Return work that predicts with a packed file."""
     model, inputs = load_model(exported(case, "packed", BITS[case]), kernels), images(settings.batch_size)
     return _repeat(lambda: model(inputs))
 
 
 def tensorflow(settings: Settings, *, case: Case) -> Work:
-    """Return predictions of a traced Keras model."""
+    """Return work that predicts with a traced Keras model."""
     import tensorflow as tf
 
     if settings.threads is not None:
@@ -72,7 +72,7 @@ def tensorflow(settings: Settings, *, case: Case) -> Work:
 
 
 def onnx_runtime(settings: Settings, *, case: Case) -> Work:
-    """Return predictions of ONNX Runtime."""
+    """Return work that predicts with ONNX Runtime."""
     path, inputs = exported(case, "onnx", FLOAT[case]), images(settings.batch_size)
     runtime = importlib.import_module("onnxruntime")
     options = runtime.SessionOptions()
@@ -83,7 +83,7 @@ def onnx_runtime(settings: Settings, *, case: Case) -> Work:
 
 
 def litert(settings: Settings, *, case: Case, int8: bool) -> Work:
-    """Return predictions of LiteRT (TensorFlow Lite), with XNNPACK as by default."""
+    """Return work that predicts with LiteRT (TensorFlow Lite) and its default, XNNPACK."""
     path, inputs = exported(case, "litert", FLOAT[case], int8=int8), images(settings.batch_size)
     runtime = importlib.import_module("ai_edge_litert.interpreter")
     interpreter = runtime.Interpreter(model_path=str(path), num_threads=settings.threads)

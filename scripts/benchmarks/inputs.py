@@ -1,8 +1,8 @@
-"""Batches for training: from arrays, ours against `tf.data`'s; from a folder of images, ours against Keras's.
+"""Training batches: from arrays, ours against `tf.data`'s; from a folder of images, ours against Keras's.
 
-Arrays: `tf.data` transforms whole batches in parallel by the very function that ours use; "image by image" is what
-tutorials show. Images: all cut the middle out, resize it, shuffle, and scale to [-1, 1]. Keras decodes every image
-again for each epoch, as ours do with cache=none. The folder `data` holds <class>/<image> or train/<class>/<image>.
+Arrays: `tf.data` transforms whole batches in parallel with the same function as ours; "image by image" is what
+tutorials show. Images: all crop the center, resize it, shuffle, and scale to [-1, 1]. Keras decodes every image again
+in each epoch, as ours do with cache=none. The folder `data` holds <class>/<image> or train/<class>/<image>.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PEAK = 255
 
 
 def ours(settings: Settings, *, placement: str, augmented: bool) -> Work:
-    """Return work of our batches from arrays."""
+    """Return work that makes our batches from arrays."""
     overrides = (f"trainer.placement={placement}", *(AUGMENTED if augmented else ()))
     training = start(settings, ARRAYS, overrides).training
     if placement == "device":
@@ -36,7 +36,7 @@ def ours(settings: Settings, *, placement: str, augmented: bool) -> Work:
 
 
 def by_batch(settings: Settings, *, augmented: bool) -> Work:
-    """Return work of batches of `tf.data`, each transformed as a whole, as ours are."""
+    """Return work that makes batches with `tf.data`, each transformed as a whole, as ours are."""
     import tensorflow as tf
 
     from hookline.recipes.data.input_form import transform_of
@@ -59,7 +59,7 @@ def by_batch(settings: Settings, *, augmented: bool) -> Work:
 
 
 def by_image(settings: Settings, *, augmented: bool) -> Work:
-    """Return work of batches of `tf.data`, transformed image by image, as in tutorials."""
+    """Return work that makes batches with `tf.data`, transformed image by image, as in tutorials."""
     import tensorflow as tf
 
     def change(image: tf.Tensor, label: tf.Tensor) -> Any:
@@ -77,7 +77,7 @@ def by_image(settings: Settings, *, augmented: bool) -> Work:
 
 
 def _shuffled(settings: Settings) -> tf.data.Dataset:
-    """Return examples without end, shuffled with a buffer as large as the set."""
+    """Return an endless dataset of examples, shuffled with a buffer as large as the training set."""
     import tensorflow as tf
 
     images, labels = arrays_of(settings, DIGITS)
@@ -93,7 +93,7 @@ def _loop(batch: Callable[[tf.Tensor], Any]) -> Work:
     @tf.function(autograph=False)
     def run(start: tf.Tensor, stop: tf.Tensor) -> tf.Tensor:
         def body(step: tf.Tensor, used: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            # A value of each tensor is used: TensorFlow prunes what nobody uses.
+            # A value of each tensor is used: TensorFlow prunes unused results.
             firsts = [tf.cast(tf.reshape(each, [-1])[0], tf.float32) for each in tf.nest.flatten(batch(step))]
             return step + 1, used + tf.add_n(firsts)
 
@@ -108,7 +108,7 @@ def _loop(batch: Callable[[tf.Tensor], Any]) -> Work:
 
 
 def our_folder(settings: Settings, *, size: int, cache: str) -> Work:
-    """Return work of `data=image_folder`."""
+    """Return work that takes batches of `data=image_folder`."""
     from hookline.trainer.config.overrides import quoted
 
     overrides = ["data=image_folder", f"data.path={quoted(_folder(settings))}", f"data.image_size={size}"]
@@ -118,7 +118,7 @@ def our_folder(settings: Settings, *, size: int, cache: str) -> Work:
 
 
 def keras_folder(settings: Settings, *, size: int) -> Work:
-    """Return work of `keras.utils.image_dataset_from_directory`."""
+    """Return work that takes batches of `keras.utils.image_dataset_from_directory`."""
     import keras
     import tensorflow as tf
 
@@ -142,7 +142,7 @@ def _folder(settings: Settings) -> Path:
 
 
 def _take(begin: Callable[[], Iterator[Any]]) -> Work:
-    """Return work that takes batches from a new queue: an old one would fill up while others work."""
+    """Return work that takes batches from a new queue: an old one would fill up while other contenders run."""
 
     def work(count: int) -> None:
         queue = begin()
@@ -172,4 +172,4 @@ CONTENDERS = {
         for size in (32, 96)
     },
 }
-"""By comparison, case and name."""
+"""Contenders by comparison, case and name."""

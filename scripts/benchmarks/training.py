@@ -1,4 +1,4 @@
-"""What `what=training` compares: our own runs, the same training in Keras 3, Larq, TFMOT and PyTorch, and the limit."""
+"""Contenders of `what=training`: our runs, the same training in Keras 3, Larq, TFMOT and PyTorch, and the limit."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 KERAS_2 = "tf_keras"
 EPSILON = 1e-3
-"""Of batch norm, as Keras has it."""
+"""Epsilon of batch norm, Keras's default."""
 
 
 def build(case: Case) -> keras.Model:
-    """Return the model of a case, as our own runs have it."""
+    """Return the model of a case, the same as in our own runs."""
     from hookline.recipes.models import lenet
     from hookline.recipes.models.cnn import plain_cnn
 
@@ -31,13 +31,13 @@ def build(case: Case) -> keras.Model:
 
 
 def fit(settings: Settings, *, case: Case, jit: bool, many: int) -> Work:
-    """Return steps of Keras 3."""
+    """Return work that trains with Keras 3."""
     options = {"jit_compile": True} if jit else {}
     return _fitted(importlib.import_module("keras"), build(case), settings, case, many, **options)
 
 
 def larq(settings: Settings, *, case: Case, many: int) -> Work:
-    """Return steps of the network of Larq's MNIST tutorial, without its softmax: the loss takes logits."""
+    """Return work that trains the network of Larq's MNIST tutorial, without its softmax: the loss takes logits."""
     keras, layer = importlib.import_module(KERAS_2), importlib.import_module("larq").layers
     binary = {"kernel_quantizer": "ste_sign", "kernel_constraint": "weight_clip", "use_bias": False}
     inner = {"input_quantizer": "ste_sign", **binary}
@@ -55,7 +55,7 @@ def larq(settings: Settings, *, case: Case, many: int) -> Work:
 
 
 def tfmot(settings: Settings, *, case: Case, many: int) -> Work:
-    """Return steps of LeNet-5 that TFMOT prunes on a polynomial schedule."""
+    """Return work that trains LeNet-5, pruned by TFMOT on a polynomial schedule."""
     keras = importlib.import_module(KERAS_2)
     sparsity = importlib.import_module("tensorflow_model_optimization").sparsity.keras
     conv, pool, dense = keras.layers.Conv2D, keras.layers.MaxPooling2D, keras.layers.Dense
@@ -67,19 +67,19 @@ def tfmot(settings: Settings, *, case: Case, many: int) -> Work:
 
 
 def _fitted(keras: Any, model: Any, settings: Settings, case: Case, many: int, *callbacks: Any, **options: Any) -> Work:
-    """Return steps of `fit` of Keras 2 or 3; neither its preparation nor its first execution is counted."""
+    """Return work that calls `fit` of Keras 2 or 3; neither its preparation nor its first execution is timed."""
     import tensorflow as tf
 
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(hookline.LEARNING_RATE), loss, steps_per_execution=many, **options)
     model.make_train_function()
     execute = model.train_function
-    first: list[float] = []  # when the first execution of a call of fit was done
+    first: list[float] = []  # when the first execution of a call to fit was done
 
     def timed(iterator: Any) -> Any:
         logs = execute(iterator)
         if not first:
-            float(logs["loss"])  # an accelerator may still be at work
+            float(logs["loss"])  # waits for an accelerator
             first.append(time.perf_counter())
         return logs
 
@@ -106,11 +106,11 @@ def _fitted(keras: Any, model: Any, settings: Settings, case: Case, many: int, *
 
 
 def pytorch(settings: Settings, *, case: Case, compiled: bool, prune: bool = False) -> Work:
-    """Return steps of PyTorch, eager or compiled, with the fused Adam."""
+    """Return work that trains with PyTorch, eager or compiled, and the fused Adam."""
     torch: Any = importlib.import_module("torch")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cuda":
-        torch.set_float32_matmul_precision("high")  # in TF32 where the GPU can, as TensorFlow does by default
+        torch.set_float32_matmul_precision("high")  # TF32 if the GPU supports it, as by default in TensorFlow
     images, labels = (torch.from_numpy(each).to(device) for each in examples(settings, case.images))
     torch.manual_seed(0)
     model = _network(torch.nn, case).to(device, memory_format=torch.channels_last).train()
@@ -149,7 +149,7 @@ def pytorch(settings: Settings, *, case: Case, compiled: bool, prune: bool = Fal
 
 
 def _network(nn: Any, case: Case) -> Any:
-    """Return the network of a case, with weights as Keras draws them."""
+    """Return the network of a case, with weights initialized as in Keras."""
     if case.model == hookline.LENET_300_100.model:
         layers = [nn.Flatten(), nn.Linear(784, 300), nn.ReLU(), nn.Linear(300, 100), nn.ReLU(), nn.Linear(100, CLASSES)]
     elif case.model == hookline.LENET_5.model:
@@ -172,7 +172,7 @@ def _network(nn: Any, case: Case) -> Any:
 
 
 def _larq_layers() -> list[Any]:
-    """Return the network of Larq's tutorial: kernels and, but for the first layer, inputs are signs."""
+    """Return the layers of Larq's tutorial network: kernels and, except in the first layer, inputs are signs."""
     import torch  # type: ignore[import-not-found,unused-ignore]
     from torch import nn  # type: ignore[import-not-found,unused-ignore]
 
@@ -223,7 +223,7 @@ def _clip(torch: Any, kernels: list[Any]) -> None:
 
 
 def _pruning(torch: Any, kernels: list[Any]) -> Callable[[], None]:
-    """Return what zeroes masked entries after a step, and updates the masks on the polynomial schedule."""
+    """Return a function that zeroes masked entries after a step and updates the masks on the polynomial schedule."""
     masks = [torch.ones_like(kernel) for kernel in kernels]
     step = 0
 
@@ -259,7 +259,7 @@ TECHNIQUES: dict[str, tuple[str, ...]] = {
     "gradient_override": ("hooks.gradient_override.layers=dense_1", "hooks.gradient_override.backward=clip"),
     "ema": (),
 }
-"""Hooks that work on any network with convolutions, each with what it needs to do something."""
+"""Hooks that work on any network with convolutions, each with the options that it needs to have an effect."""
 
 
 def _contenders(
@@ -272,7 +272,7 @@ def _contenders(
 ) -> dict[str, Prepare]:
     """Return the contenders of a case by name: our runs, other frameworks, and the limit.
 
-    `fits` are timed with a step an execution and with many; `half` adds our run in bfloat16.
+    `fits` are timed with one step per execution and with many; `half` adds our run in bfloat16.
     """
     found: dict[str, Prepare] = {"hookline": partial(hookline.ours, case=case, overrides=overrides)}
     if half:
@@ -283,7 +283,7 @@ def _contenders(
         found[f"{name} spe {case.many}"] = partial(fitted, case=case, many=case.many)
     found["pytorch"] = partial(pytorch, case=case, compiled=False, prune=prune)
     found["pytorch compile"] = partial(pytorch, case=case, compiled=True, prune=prune)
-    forward = () if prune else overrides  # what changes the passes
+    forward = () if prune else overrides  # that change the passes
     found["limit"] = partial(hookline.limit, case=case, overrides=forward, xla=False)
     found["limit XLA"] = partial(hookline.limit, case=case, overrides=forward, xla=True)
     return found
@@ -308,4 +308,4 @@ CONTENDERS = {
         },
     }
 }
-"""By comparison, case and name."""
+"""Contenders by comparison, case and name."""

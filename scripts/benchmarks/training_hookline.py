@@ -1,4 +1,4 @@
-"""The work of `what=training`; our own runs of it, as `train.py` makes them, and the limit of the machine."""
+"""The cases of `what=training`; our own runs of them, as `train.py` makes them, and the limit of the machine."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 CLASSES = 10
 LEARNING_RATE = 1e-3
 TOTAL = 10**6
-"""Steps of a run, and epochs without an evaluation: more than are ever made here."""
+"""Steps of a run, and epochs between evaluations: more than are ever trained here."""
 PRUNED, PRUNED_AT, MASKS_EVERY, POWER = 0.9, TOTAL // 2, 100, 3
-"""Of the pruning: final sparsity, the step of it, steps between updates of the masks, power of the polynomial."""
+"""Pruning: final sparsity, the step at which it is reached, steps between mask updates, power of the polynomial."""
 GENERATED, HELD_OUT = 20_000, 1_000
-"""Images for training and for the test, where there is no file with images of that size."""
+"""Generated images for training and for the test, if there is no file with images of that size."""
 DIGITS, COLORED = (28, 28, 1), (32, 32, 3)
 KEYS = ("x_train", "y_train", "x_test", "y_test")
 
 
 @dataclass(frozen=True)
 class Case:
-    """One work."""
+    """What to train: a model, and the shape of its batches."""
 
     model: str  # of `configs/model`
     batch_size: int = 100
     images: tuple[int, int, int] = DIGITS  # height, width and channels
-    many: int = 20  # `steps_per_execution` of Keras, where it runs several steps at once: more gain nothing
+    many: int = 20  # `steps_per_execution` of Keras to run several steps at once: more gain nothing
 
 
 BINARY = ("recipe=bnn", "model.activation=linear", "model.logits_scale=false", "hooks.bnn_rounding.all_binary=true")
@@ -49,7 +49,7 @@ BNN = Case("larq_tutorial_cnn", batch_size=64)
 
 
 def data_file(settings: Settings, shape: tuple[int, int, int]) -> Path:
-    """Return the npz file of the command line where it holds such images, and else one that is generated."""
+    """Return the npz file of the command line if it holds images of that shape, otherwise a generated one."""
     import numpy as np
 
     from hookline.recipes.data.array_files import read_npz
@@ -71,7 +71,7 @@ def data_file(settings: Settings, shape: tuple[int, int, int]) -> Path:
 
 
 def arrays_of(settings: Settings, shape: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the images for training, [n, *shape] uint8, and their labels, [n] int64."""
+    """Return the training images, [n, *shape] uint8, and their labels, [n] int64."""
     from hookline.recipes.data.array_files import read_npz
 
     arrays = read_npz(str(data_file(settings, shape)), KEYS)
@@ -79,32 +79,32 @@ def arrays_of(settings: Settings, shape: tuple[int, int, int]) -> tuple[np.ndarr
 
 
 def examples(settings: Settings, shape: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the images for training, float32 in [-1, 1], and their labels: what other frameworks are given."""
+    """Return the training images, float32 in [-1, 1], and their labels, as they are passed to other frameworks."""
     images, labels = arrays_of(settings, shape)
     return images.astype("float32") * (2.0 / 255) - 1.0, labels
 
 
 WATCHING = ("progress", "tensorboard", "pictures", "projector", "metrics_jsonl", "checkpoint", "final_table")
-"""Of the hooks that every run has, those that work for the user's eyes, or write files."""
+"""Hooks of every run that show something to the user, or write files."""
 BESIDE = ("randomness_guard", "advisor", "early_stopping")
-"""Those that do almost nothing while steps are made, but could end the run."""
+"""Hooks of every run that do almost nothing during steps, but could end the run."""
 
 
 def ours(settings: Settings, *, case: Case, overrides: Sequence[str] = ()) -> Work:
-    """Return steps of a run without files and evaluations."""
+    """Return work that trains a run without files and evaluations."""
     silent = [f"hooks.{name}=null" for name in (*BESIDE, *WATCHING)]
     run = start(settings, case, [f"trainer.evaluate_every_epochs={TOTAL}", *silent, *overrides])
     train = steps_of(run)
 
     def work(count: int) -> None:
         train(count)
-        run.loop.accumulators.read()  # waits for a GPU that is still at work
+        run.loop.accumulators.read()  # waits for a GPU
 
     return work
 
 
 def whole_epochs(settings: Settings, *, watched: bool) -> Work:
-    """Return steps of LeNet-300-100 in whole epochs, evaluated; with a checkpoint at each, or without host hooks."""
+    """Return work that trains LeNet-300-100 in whole evaluated epochs, with a checkpoint each or without host hooks."""
     silent = [f"hooks.{name}=null" for name in (*BESIDE, *(() if watched else WATCHING))]
     run = start(settings, LENET_300_100, [*silent, "hooks.checkpoint.every_seconds=0"] if watched else silent)
     train, made = steps_of(run), 0
@@ -122,7 +122,7 @@ def whole_epochs(settings: Settings, *, watched: bool) -> Work:
 
 
 def steps_of(run: Run) -> Callable[[int], None]:
-    """Begin a fit, and return what makes so many of its steps; it is `Run.fit` in pieces."""
+    """Begin a fit, and return a function that runs a number of its steps: `Run.fit` in pieces."""
     run._begin()
 
     def train(steps: int) -> None:
@@ -168,10 +168,10 @@ def compose(settings: Settings, case: Case, overrides: Sequence[str]) -> Job:
 
 
 def limit(settings: Settings, *, case: Case, xla: bool, overrides: Sequence[str] = ()) -> Work:
-    """Return forward and backward passes alone, on one batch, without input, optimizer, checks and metrics.
+    """Return work of forward and backward passes only, on one batch, without input, optimizer, checks and metrics.
 
-    All gradients are computed in full. TensorFlow prunes unused results, so each gradient is put into a variable: its
-    memory is handed over, nothing is computed or copied. Functions that XLA compiles return them.
+    All gradients are computed in full. TensorFlow prunes unused results, so each gradient is assigned to a variable,
+    which takes over its memory without computing or copying. Functions compiled by XLA return the gradients.
     """
     import tensorflow as tf
 
@@ -202,7 +202,7 @@ def limit(settings: Settings, *, case: Case, xla: bool, overrides: Sequence[str]
 
     def work(count: int) -> None:
         run(tf.constant(count)).numpy()
-        for place in kept:  # a GPU may still be at work when the loop's counter, on the host, has reached its end
+        for place in kept:  # a GPU may still be busy when the loop counter, on the host, has reached its end
             tf.reshape(place, [-1])[0].numpy()
 
     return work

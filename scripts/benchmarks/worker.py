@@ -1,8 +1,8 @@
-"""A contender in a process of its own: it prepares once, then works for a turn whenever it is asked to.
+"""A contender in a process of its own: it prepares once, then works for one turn per request.
 
-Its argument says in JSON who it is; a line on standard input asks for a turn. Answers are lines of JSON on standard
-output; everything else goes to standard error. The virtual environments of other frameworks run this module too, so it
-needs the standard library alone.
+Its argument describes the contender in JSON; each line on standard input requests a turn. Answers are lines of JSON on
+standard output; everything else goes to standard error. The virtual environments of other frameworks run this module
+too, so it needs only the standard library.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # run as a file, a script does not see its project
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # a script run as a file cannot import its project
 
 from hookline.trainer.errors import UserError
 
@@ -33,9 +33,9 @@ WORKER = Path(__file__).resolve()
 THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 """Environment variables that libraries read once, when they are loaded."""
 TRIAL, WARM_UP = 0.2, 0.3
-"""Share of a turn's time after which a measured speed is trusted, and that is worked uncounted before a turn."""
+"""Fractions of a turn's time: the shortest trial that measures the speed reliably, and an untimed warm-up."""
 LAST_SECONDS = 10.0
-"""For a process to end by itself."""
+"""Time for a process to end by itself."""
 PACKAGES = (
     *("tensorflow", "keras", "tf_keras", "larq", "tensorflow_model_optimization", "torch", "numpy", "numba"),
     *("onnxruntime", "ai_edge_litert"),
@@ -49,15 +49,15 @@ ENVIRONMENTS = {"pytorch": "torch", "larq": "larq", "tfmot": "tfmot"}
 
 @dataclass(frozen=True)
 class Settings:
-    """What the command line gives to every contender."""
+    """Settings of the command line for every contender."""
 
-    data: str = ""  # path of the data; empty for what is generated
+    data: str = ""  # path of the data; empty for generated data
     batch_size: int | None = None  # None for that of the case
     threads: int | None = None  # of the framework; None for as many as there are cores
 
 
 Work = Callable[[int], float | None]
-"""work(count) does so many units of work, and returns the seconds that count; None for all that passed."""
+"""work(count) does `count` units of work and returns the seconds to count; None for the whole elapsed time."""
 Prepare = Callable[[Settings], Work]
 """A contender: it imports its framework, and may raise a `UserError`."""
 
@@ -79,7 +79,7 @@ class Worker:
     """The process of a contender."""
 
     def __init__(self, key: tuple[str, str, str], environments: str, settings: Settings, seconds: float) -> None:
-        """Start the contender with this comparison, case and name; `seconds` is how long its turns shall take."""
+        """Start the contender of a comparison, case and name (`key`); its turns take about `seconds`."""
         self.name, self.speeds = key[2], list[float]()
         environment, python = ENVIRONMENTS.get(self.name.split()[0]), Path(sys.executable)
         if environment:
@@ -103,11 +103,11 @@ class Worker:
         )
 
     def versions(self) -> dict[str, str]:
-        """Wait until it is prepared, and return the versions of what it has loaded."""
+        """Wait until it is prepared, and return the versions of the packages that it has loaded."""
         return {name: str(each) for name, each in self._answer().items()}
 
     def turn(self) -> None:
-        """Let it work once, and note how many units it did in a second."""
+        """Run one turn, and append its units per second to `speeds`."""
         assert self._process.stdin
         with suppress(BrokenPipeError):  # then there is no answer either
             self._process.stdin.write("\n")
@@ -135,7 +135,7 @@ class Worker:
 
 
 def main() -> None:
-    """Prepare the contender that the argument describes, then work a turn for each line of the input."""
+    """Prepare the contender that the argument describes, then work one turn for each line of the input."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 
@@ -154,17 +154,17 @@ def main() -> None:
     count = 1
     while (taken := _seconds_of(work, count)) < TRIAL * seconds:
         count = max(2 * count, int(count * TRIAL * seconds / max(taken, 1e-9)))
-    count = max(1, round(count * seconds / taken))  # that fits into a turn
+    count = max(1, round(count * seconds / taken))  # as many as fit into a turn
     answer(**_versions(environment))
     for _ in sys.stdin:
         start = time.perf_counter()
-        while time.perf_counter() - start < WARM_UP * seconds:  # uses up what was prepared during others' turns
+        while time.perf_counter() - start < WARM_UP * seconds:  # uses up what was prefetched in others' turns
             work(max(1, count // 20))
         answer(speed=count / _seconds_of(work, count))
 
 
 def _load(environment: str | None, threads: int | None) -> None:
-    """Import the framework with so many threads."""
+    """Import the framework, and set its number of threads."""
     if environment == "torch":
         importlib.import_module("torch").set_num_threads(threads or os.cpu_count() or 1)
         return
@@ -183,7 +183,7 @@ def _seconds_of(work: Work, count: int) -> float:
 
 
 def _versions(environment: str | None) -> dict[str, str]:
-    """Return the versions of what is loaded; those of another environment under its name."""
+    """Return the versions of the loaded packages, prefixed with the environment's name if it has one."""
     found = {"python": platform.python_version()} | {name: version(name) for name in PACKAGES if name in sys.modules}
     if environment:
         return {f"{environment}: {name}": each for name, each in found.items()}

@@ -1,4 +1,4 @@
-"""What differs between runs, and the settings that tell them apart: the fewest columns, their names and cells."""
+"""How runs differ, and the settings that distinguish them: the fewest columns, their names and cells."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def without_parts(keys: Sequence[str], settings: Settings) -> list[str]:
 
 
 def choose_columns(settings: Settings, overrides: Sequence[Sequence[str]]) -> list[str]:
-    """Return the keys that tell configs apart: those that users set and that differ, and the fewest others."""
+    """Return the keys that distinguish configs: those that differ and that users set, and as few others as possible."""
     keys = stored.differing(settings)
     given = list(dict.fromkeys(stored.overridden_key(text) for texts in overrides for text in texts))
     chosen = [key for name in sorted(given, key=lambda name: name != RECIPE) for key in keys if _is_set_by(key, name)]
@@ -41,12 +41,12 @@ def choose_columns(settings: Settings, overrides: Sequence[Sequence[str]]) -> li
 
 
 def _parts(settings: Settings, keys: Sequence[str]) -> int:
-    """Return into how many groups keys part the configs."""
+    """Return into how many groups the values of keys divide the configs."""
     return len(set(zip(*([repr(value) for value in settings[key]] for key in keys), strict=True))) if keys else 1
 
 
 def _is_set_by(key: str, given: str) -> bool:
-    """Return whether an override decides a setting: the key itself, a part of its value, or a group's choice."""
+    """Return whether an override affects a setting: the key itself, a part of its value, or a group's choice."""
     parts = given.split(".")
     if given in NAMED:  # +hooks=prune
         return key.startswith(f"{given}.") and key.count(".") == 1
@@ -55,7 +55,7 @@ def _is_set_by(key: str, given: str) -> bool:
 
 
 def shorten_keys(keys: Sequence[str], taken: Sequence[str] = ()) -> list[str]:
-    """Return the shortest ends of keys that tell them apart, such as "learning_rate"."""
+    """Return the shortest unique suffixes of keys that are not taken, such as "learning_rate"."""
     whole, found = [key.removesuffix(f".{TARGET}") for key in keys], []
     for key in whole:
         parts, others = key.split("."), [f".{other}" for other in whole if other != key]
@@ -77,17 +77,17 @@ def show_setting(key: str, value: Any) -> str:
 
 
 class Spread:
-    """Mean and standard deviation (divided by n - 1) of values, of which some may be missing."""
+    """Mean and standard deviation (divided by n - 1) of values, some of which may be missing."""
 
     def __init__(self, values: Sequence[float | None]) -> None:
-        """Compute them: the mean is None of no value, the deviation of fewer than two."""
+        """Compute them: the mean is None without a value, the deviation with fewer than two."""
         known = [value for value in values if value is not None]
         self.count, self.of = len(known), len(values)
         self.mean = statistics.fmean(known) if known else None
         self.deviation = statistics.stdev(known) if len(known) > 1 else None
 
     def __str__(self) -> str:
-        """Return it as a cell, such as "0.9806 ± 0.0048"; "(2 of 3)" behind it where values are missing."""
+        """Return it as a cell, such as "0.9806 ± 0.0048", followed by "(2 of 3)" if values are missing."""
         if self.mean is None:
             return NONE
         deviation = "" if self.deviation is None else f" ± {format_value(self.deviation)}"
@@ -96,7 +96,7 @@ class Spread:
 
 
 def difference(reference: Mapping[int, float | None], other: Mapping[int, float | None], direction: str | None) -> str:
-    """Return how a group differs at the seeds that both have, such as "+0.0056 ± 0.0028, better in 2 of 3"."""
+    """Return how a group differs from another at common seeds, such as "+0.0056 ± 0.0028, better in 2 of 3"."""
     pairs = [(other[seed], value) for seed, value in reference.items() if seed in other]
     found = [ours - theirs for ours, theirs in pairs if ours is not None and theirs is not None]
     if not found:
@@ -117,7 +117,7 @@ class Group:
 
     settings: Mapping[str, Any]  # what distinguishes the group from others, by dotted key
     runs: tuple[StoredRun, ...]  # the complete ones, one per seed, by seed
-    unfinished: int = 0  # how many others of the group did not come to their end
+    unfinished: int = 0  # how many other runs of the group did not finish
 
     def spread(self, metric: Metric) -> Spread:
         return Spread([metric.of(run) for run in self.runs])
@@ -131,7 +131,7 @@ class Group:
 
     @property
     def monitor(self) -> Metric:
-        """Return the metric by which the runs decided their best step."""
+        """Return the metric by which the runs selected their best step."""
         name, mode = monitor_of(self.runs[0])
         return Metric(VALIDATION, name, mode)
 
@@ -142,17 +142,17 @@ class Group:
 
 @dataclass
 class Comparison:
-    """Groups side by side."""
+    """Groups of runs, compared side by side."""
 
     groups: list[Group]  # those with a complete run, in order
     columns: list[str]  # keys of the settings that are shown
-    # keys of all settings in which the groups differ; of a hook that only some have, the hook alone
+    # keys of all settings in which the groups differ; for a hook that only some have, only the key of the hook
     differing: list[str]
     metrics: list[Metric]  # what is compared
-    unfinished: list[StoredRun]  # runs that did not come to their end
-    # runs left out since a later one has the same settings and seed
+    unfinished: list[StoredRun]  # runs that did not finish
+    # runs left out because a later one has the same settings and seed
     repeated: list[StoredRun] = field(default_factory=list)
-    unreadable: list[str] = field(default_factory=list)  # why further ones could not be read
+    unreadable: list[str] = field(default_factory=list)  # why others could not be read
 
     @property
     def names(self) -> list[str]:
@@ -161,20 +161,20 @@ class Comparison:
 
     @property
     def monitor(self) -> Metric | None:
-        """Return the metric by which all groups decided their best step; None if they differ."""
+        """Return the metric by which all groups selected their best step; None if they differ."""
         monitors = {group.monitor for group in self.groups}
         return monitors.pop() if len(monitors) == 1 else None
 
     @property
     def best(self) -> Group | None:
-        """Return the group that is best on the validation split; None if the groups were judged by other metrics."""
+        """Return the group that is best on the validation split; None if the groups monitor different metrics."""
         if (metric := self.monitor) is None:
             return None
         known = [group for group in self.groups if group.spread(metric).mean is not None]
         return min(known, key=lambda group: _ordinal(group.spread(metric).mean, metric.direction), default=None)
 
     def label(self, group: Group, separator: str = " ") -> str:
-        """Return a group's settings as text, such as "recipe=bnn learning_rate=0.001"; "all" of a lone group."""
+        """Return a group's settings as text, such as "recipe=bnn learning_rate=0.001"; "all" for a lone group."""
         cells = zip(self.names, self.cells(group), strict=True)
         return separator.join(f"{name}={cell}" for name, cell in cells if cell != NONE) or "all"
 
@@ -184,12 +184,12 @@ class Comparison:
 
 
 def compare(runs: Sequence[StoredRun], metrics: str | None = None) -> Comparison:
-    """Return groups that differ only in the seed, the best first; in their order if judged by different metrics."""
+    """Group runs that differ only in the seed; the best group comes first, unless groups monitor different metrics."""
     given = {stored.overridden_key(text) for run in runs for text in run.overrides}
-    ignored = {*stored.IGNORED, *({"trainer.threads"} - given)}  # a sweep sets it by the cores, for the last bits
+    ignored = {*stored.IGNORED, *({"trainer.threads"} - given)}  # a sweep sets it; it changes only the last bits
 
     def identity(run: StoredRun) -> str:
-        """Return a text that runs share which differ only in what is ignored."""
+        """Return a text that is equal for runs that differ only in ignored settings."""
         settings = {key: values[0] for key, values in stored.spread_settings([run.config], ignored).items()}
         return json.dumps([run.recipe, settings], sort_keys=True, default=str)
 
@@ -220,7 +220,7 @@ def compare(runs: Sequence[StoredRun], metrics: str | None = None) -> Comparison
 
 
 def sort(comparison: Comparison, name: str) -> Comparison:
-    """Sort the groups in place: what is better first, sizes and settings upwards, other values downwards."""
+    """Sort the groups in place: better metrics first, sizes, times and settings ascending, other values descending."""
     comparison.groups.sort(key=_sort_key(comparison, name))
     return comparison
 
@@ -242,7 +242,7 @@ def _sort_key(comparison: Comparison, name: str) -> Callable[[Group], Any]:
 
 
 def _ordinal(value: float | None, direction: str | None) -> tuple[bool, float]:
-    """Return what sorts better values first, and missing ones last."""
+    """Return a sort key that puts better values first, and missing ones last."""
     if value is None:
         return True, 0.0
     return False, value if direction == "min" else -value

@@ -1,4 +1,4 @@
-"""Runs to compare, as their directories hold them."""
+"""Runs to compare, read from their directories."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ SUMMARY = "summary.json"
 UNFINISHED = "unfinished"
 """The status of a run without a summary: it is running, or its process was killed."""
 NUMBERS = ("seconds", "params.total", "bytes.deployed")
-"""Of summary.json: what is compared."""
+"""Entries of summary.json that are compared."""
 SPLITS = {"train": "final", "validation": "best.values", "test": "test"}
 """Where summary.json has the values of each split."""
 
 
 @dataclass(frozen=True)
 class StoredRun:
-    """Hold what is known of a run."""
+    """Hold what is known about a run."""
 
-    name: str  # how it is called: its directory, or the number of its job
+    name: str  # to show: its directory, or the number of its job
     recipe: str  # the recipe's name
     overrides: tuple[str, ...]  # of its command line
-    # resolved; empty if the run did not get so far as to have one
+    # resolved; empty if the run did not get far enough to have one
     config: Mapping[str, Any] = field(default_factory=dict)
-    summary: Mapping[str, Any] = field(default_factory=dict)  # what its summary.json holds; empty if it has none
-    status: str = UNFINISHED  # as in summary.json or sweep.json; "unfinished" where neither tells
-    directory: Path | None = None  # where it lies; None if it has no place
+    summary: Mapping[str, Any] = field(default_factory=dict)  # contents of its summary.json; empty if it has none
+    status: str = UNFINISHED  # as in summary.json or sweep.json; "unfinished" if neither has it
+    directory: Path | None = None  # None if it has none
     written: float = 0.0  # when its summary was written, in seconds since the epoch
 
     @property
     def is_complete(self) -> bool:
-        """Return whether the run made all its steps, or was ended for good by a hook."""
+        """Return whether the run trained all its steps, or was ended for good by a hook."""
         return self.status in COMPLETE and bool(self.summary)
 
     @property
@@ -64,7 +64,7 @@ class StoredRun:
         return number(self.values(split).get(name))
 
     def values(self, split: str) -> Mapping[str, Any]:
-        """Return all that the summary says of a split, by name."""
+        """Return all values that the summary has for a split, by name."""
         part = lookup(self.summary, SPLITS.get(split, split))
         return part if isinstance(part, Mapping) else {}
 
@@ -81,7 +81,7 @@ def is_sweep(directory: Path) -> bool:
 
 
 def read_run(directory: Path, name: str | None = None) -> StoredRun:
-    """Return a run."""
+    """Read a run from its directory."""
     try:
         config = read_stored(str(directory), "run")
         if lookup(config, "task._target_") == PYTHON:
@@ -116,15 +116,15 @@ def read_run(directory: Path, name: str | None = None) -> StoredRun:
 
 @dataclass(frozen=True)
 class Metric:
-    """Name what is compared."""
+    """Name a metric to compare."""
 
     split: str  # "train" (the last report), "validation" (the best evaluation) or "test"
     name: str  # such as "metric/accuracy"
-    direction: str | None = None  # "max" or "min": which values are better; None if nobody knows
+    direction: str | None = None  # "max" or "min": which values are better; None if unknown
 
     @property
     def label(self) -> str:
-        """Return the name for people, such as "test accuracy"."""
+        """Return a readable name, such as "test accuracy"."""
         return f"{self.split} {short_name(self.name)}"
 
     def of(self, run: StoredRun) -> float | None:
@@ -132,8 +132,8 @@ class Metric:
 
 
 def choose_metrics(asked: str | None, runs: Sequence[StoredRun]) -> list[Metric]:
-    """Return the metrics that a user asks for; without a request those of the test split, or its total losses."""
-    if asked is not None and runs:  # where nothing has been measured, a request cannot be wrong
+    """Return the requested metrics; by default those of the test split, or its total losses if it has none."""
+    if asked is not None and runs:  # without measurements, a request cannot be wrong
         return list(dict.fromkeys(_parse(part.strip(), runs) for part in asked.strip("[] ").split(",")))
     names = dict.fromkeys(name for run in runs for name in run.values("test"))
     chosen = [name for name in names if is_metric(name)] or [name for name in names if is_total_loss(name)]
@@ -153,7 +153,7 @@ def _parse(text: str, runs: Sequence[StoredRun]) -> Metric:
 
 
 def direction_of(name: str, runs: Iterable[StoredRun]) -> str | None:
-    """Return which values of a metric are better: "max", "min", or None if neither its name nor a monitor says."""
+    """Return which values of a metric are better: "max", "min", or None if neither its name nor a monitor tells."""
     last = name.rpartition("/")[2]
     if name.startswith("loss/") or "/loss/" in name:
         return "min"
@@ -164,15 +164,15 @@ def direction_of(name: str, runs: Iterable[StoredRun]) -> str | None:
 
 
 def monitor_of(run: StoredRun) -> tuple[str, str]:
-    """Return by which metric of the validation split a run decided its best step, and "max" or "min"."""
+    """Return the metric of the validation split by which a run selected its best step, and "max" or "min"."""
     trainer = {**run.config.get("trainer", {}), **(run.summary.get("best") or {})}
     return str(trainer.get("monitor", "")), str(trainer.get("mode", trainer.get("monitor_mode", "max")))
 
 
 def find_runs(paths: Sequence[str]) -> tuple[list[StoredRun], list[str]]:
-    """Return the runs that paths stand for, each once, and why others could not be read, one line each.
+    """Return the runs at or below paths, each once, and why others could not be read, one line each.
 
-    Only a damaged one that a path itself names is an error.
+    A damaged run or sweep is an error only if a path names it directly.
     """
     runs: dict[Any, StoredRun] = {}
     unreadable: list[str] = []
@@ -198,7 +198,7 @@ def find_runs(paths: Sequence[str]) -> tuple[list[StoredRun], list[str]]:
 
 
 def _walk(top: Path) -> Iterator[Path]:
-    """Yield a directory, or the runs and sweeps below it, in order; what lies within them is theirs."""
+    """Yield a directory, or the runs and sweeps below it, in order, without descending into them."""
     for folder, inner, _ in os.walk(top):
         here = Path(folder)
         inner[:] = sorted(name for name in inner if not name.startswith("."))
@@ -208,10 +208,10 @@ def _walk(top: Path) -> Iterator[Path]:
 
 
 def _sweep_runs(directory: Path) -> Iterator[StoredRun | str]:
-    """Yield the runs of a sweep; in place of one that cannot be read, why."""
+    """Yield the runs of a sweep, or the reason for each that cannot be read."""
     sweep = read_sweep(directory)
     set_here = {"run_dir", "trainer.threads"} - {overridden_key(text) for text in sweep.space}
-    for path in sorted(directory.glob(f"*/{OVERRIDES}")) if sweep.study else ():  # trials, which only the study lists
+    for path in sorted(directory.glob(f"*/{OVERRIDES}")) if sweep.study else ():  # trials are listed only in the study
         try:
             run = read_run(path.parent)
             yield replace(run, overrides=tuple(text for text in run.overrides if overridden_key(text) not in set_here))
@@ -225,7 +225,7 @@ def _sweep_runs(directory: Path) -> Iterator[StoredRun | str]:
 
 
 def _run_of(job: SweepJob, sweep: Path) -> StoredRun:
-    """Return the run of a job. Its end is taken from the run's own summary, or from the sweep if it has none."""
+    """Return the run of a job, with the status of its own summary if it is complete, otherwise that of the sweep."""
     status = f"{job.status} (exit code {job.exit_code})" if job.exit_code else job.status
     directory, overrides = sweep / job.run, tuple(job.overrides)
     if not directory.is_dir():

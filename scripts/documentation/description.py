@@ -1,4 +1,4 @@
-"""Hooks as their docstrings, config files and classes describe them, what that lacks, and the page of it."""
+"""Descriptions of hooks from their docstrings, config files and classes, gaps in these, and the catalogue page."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Docstring:
     sections: Mapping[str, str] = field(default_factory=dict)  # text by heading, without the indentation
 
     def entries(self, heading: str) -> dict[str, str]:
-        """Return the entries of a section written as "name: text", as arguments are; none if it is missing."""
+        """Return the entries of a section in the form "name: text", such as arguments; empty if it is missing."""
         found: dict[str, str] = {}
         for entry in re.split(r"\n(?! )", self.sections.get(heading, "")):
             name, separator, text = entry.partition(": ")
@@ -50,7 +50,7 @@ class Docstring:
 
 
 def parse_docstring(text: str | None) -> Docstring:
-    """Return a docstring whose sections come last: a heading such as "Cost:" with indented text below or behind it."""
+    """Parse a docstring with its sections last: a heading such as "Cost:", then text after it or indented below it."""
     head, *parts = HEADING.split(BEHIND.sub(r"\1:\n    ", inspect.cleandoc(text or "")))
     summary, _, body = head.partition("\n")
     sections: dict[str, str] = {}
@@ -96,7 +96,7 @@ LAYERS = ("conv_1", "norm_1", "conv_2", "norm_2", "dense_1", "norm_3", "logits")
 
 
 def _declared(hook: Hook) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
-    """Return what a hook declares on the small network; "<variable>" stands for each variable of the network."""
+    """Return what a hook declares on the small network; "<variable>" is a placeholder for each of its variables."""
     saved = hook.state_dict() if isinstance(hook, HostHook) else {}
     state = {key: "null at first" if value is None else type(value).__name__ for key, value in saved.items()}
     if not isinstance(hook, GraphHook):
@@ -123,7 +123,7 @@ def _declared(hook: Hook) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
 
 
 def _build(hook: GraphHook) -> Network:
-    """Let a hook rebuild a small network and build itself for it; return the network."""
+    """Rebuild a small network with a hook, and build the hook for it; return the network."""
     keras.utils.set_random_seed(0)
     inputs = features = keras.Input((8, 8, 1), name="images")
     layers = [keras.layers.Conv2D(4, 3, use_bias=False, name=f"conv_{number}") for number in (1, 2)]
@@ -148,7 +148,7 @@ GROUPS = {
     "guard": "Guards",
     "monitor": "Monitors",
 }
-"""What a section "Group:" may say, with the title on the page, in the order of the page."""
+"""Values of a section "Group:", with their titles on the page, in the order of the page."""
 SECTIONS = {
     "Group": f"one of the words {', '.join(GROUPS)}",
     "Equation": "the formula that the code computes, in plain characters",
@@ -167,7 +167,7 @@ def find_gaps(hook: Description) -> list[str]:
     """Return a line for everything that a hook's documentation lacks or states wrongly."""
     found, group = hook.docstring.sections, hook.docstring.sections.get("Group")
     changes_training = group in ("technique", "optimization")
-    reported = {  # sections that must stand exactly where there is something to describe
+    reported = {  # sections required exactly if there is something to describe
         "State": bool(hook.state),
         "Scalars": bool({"add_losses", "evaluate", "measure"} & {*hook.stages}),
         "Pictures": "show" in hook.stages,
@@ -225,14 +225,14 @@ chunks."""
 
 
 def make_page(hooks: Sequence[Description]) -> str:
-    """Return the page."""
+    """Return the catalogue page."""
     groups = [hook for group in GROUPS for hook in hooks if hook.docstring.sections["Group"] == group]
     parts = ["\n\n".join([f"## {hook.name}", *filter(None, make_parts(hook).values())]) for hook in groups]
     return "\n\n".join([make_overview(hooks), *parts]) + "\n"
 
 
 def make_overview(hooks: Sequence[Description]) -> str:
-    """Return the head of the page: what holds for all hooks, and their names by group."""
+    """Return the head of the page: what applies to all hooks, and their names by group."""
     tables = []
     for group, title in GROUPS.items():
         rows = [
@@ -245,7 +245,7 @@ def make_overview(hooks: Sequence[Description]) -> str:
 
 
 def make_parts(hook: Description) -> dict[str, str]:
-    """Return what the page says of one hook, by subject; empty where there is nothing to say."""
+    """Return the parts of the page on one hook, by subject; empty where there is nothing to say."""
     sections = hook.docstring.sections
     options = [(f"`{key}`", f"`{default}`", _text(comment)) for key, (default, comment) in hook.options.items()]
     config = f"**Config** ([{hook.config.name}](../{hook.config}))\n\n{markdown_table(('key', 'default', ''), options)}"
@@ -279,7 +279,7 @@ def _facts(hook: Description) -> Iterator[tuple[str, str]]:
     yield "stages", _names(hook.stages)
     classes: dict[str, Any] = {name: load(name) for name in catalogue()}
 
-    def with_others(declared: Sequence[str], converse: str) -> list[str]:  # the declaration of one holds for both
+    def with_others(declared: Sequence[str], converse: str) -> list[str]:  # a declaration applies to both
         return sorted({*declared, *(name for name, each in classes.items() if hook.name in getattr(each, converse))})
 
     relations = {"after": with_others(cls.after, "before"), "before": with_others(cls.before, "after")}
@@ -291,7 +291,7 @@ def _facts(hook: Description) -> Iterator[tuple[str, str]]:
 
 
 def _list(title: str, entries: Mapping[str, str], forms: Mapping[str, str] | None = None) -> str:
-    """Return entries as a list; nothing if there are none."""
+    """Return entries as a Markdown list; an empty string if there are none."""
     form = {name: f" ({each})" for name, each in (forms or {}).items()}
     lines = [f"- `{name}`{form.get(name, '')}: {_text(text)}" for name, text in entries.items()]
     return "\n".join([f"**{title}**", "", *lines]) if lines else ""
@@ -302,6 +302,6 @@ def _names(names: Iterable[str]) -> str:
 
 
 def _text(text: str) -> str:
-    """Return free text without what Markdown would take for a tag or for emphasis."""
+    """Escape what Markdown would take for a tag or for emphasis in free text."""
     parts = CODE.split(text)
     return "".join(part if CODE.fullmatch(part) else MARKUP.sub(r"\\\g<0>", part) for part in parts)

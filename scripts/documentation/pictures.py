@@ -22,7 +22,7 @@ from hookline.trainer.ops.backward import clip, modify_gradients, reverse
 from hookline.trainer.ops.estimators import approx_sign, round_through, ste_sign, swish_sign
 
 Panels = list[tuple[str, Any, Mapping[str, Any]]]
-"""Of each panel the title, x, and values of y by the name of the curve, each as long as x."""
+"""The title of each panel, its x, and its y values by the name of the curve, each as long as x."""
 X = np.linspace(-1.5, 1.5, 601, dtype=np.float32)
 
 
@@ -44,7 +44,7 @@ def draw(name: str) -> bytes:
 
 
 def _slope(function: Callable[[tf.Tensor], tf.Tensor]) -> np.ndarray:
-    """Return the derivative of a function at `X` as its backward pass defines it."""
+    """Return the derivative of a function at `X`, as defined by its backward pass."""
     given = tf.constant(X)
     with tf.GradientTape() as tape:
         tape.watch(given)
@@ -186,4 +186,4 @@ PICTURES: dict[str, tuple[str, Callable[[], Panels]]] = {
     "gan": ("The losses by the discriminator's score.", _adversarial),
     "sgan": ("The losses by the discriminator's score.", _adversarial),
 }
-"""Of each technique with a picture, what it shows, and what draws it."""
+"""The caption and the drawing function of each technique with a picture."""

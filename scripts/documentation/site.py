@@ -1,4 +1,4 @@
-"""The site's pages, made of the folders' own when MkDocs builds it: `mkdocs build`."""
+"""The site's pages, generated from those of the folders when MkDocs builds the site: `mkdocs build`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PAGES = {
     "recipes/RESULTS.md": "results.md",
     "CONTRIBUTING.md": "contributing.md",
 }
-"""Pages of the repository, and where the site has them."""
+"""Pages of the repository, with their paths on the site."""
 PUBLIC = {
     "Python": ("hookline.Trainer", "hookline.load", "hookline.run", "hookline.RunResult", "hookline.History"),
     "Hooks and objectives of your own": (
@@ -46,15 +46,15 @@ PUBLIC = {
         "hookline.trainer.objective.Objective",
     ),
 }
-"""What the page of reference shows."""
+"""Names on the reference page, by section."""
 DOCS = ".github/pictures/"
 LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 WIDE = "---\nhide: [toc]\n---"
-"""What gives a page the room of its list of contents."""
+"""Front matter that widens a page by hiding its table of contents."""
 DRAWN = {"center_loss": ("tensorboard_center_loss.png", "Features of a run with the centers of their classes.")}
-"""Techniques whose picture is one of the repository's."""
+"""Techniques with a picture from the repository."""
 WITHOUT_HOOK = {"retrieval": "retrieval", "gan": "gan", "sgan": "gan"}
-"""Recipes that are a technique without being a hook, with a task of their name, and its module."""
+"""Recipes of techniques that are not hooks, each with a task of the same name, and the module of that task."""
 RECIPES = sorted((ROOT / "configs" / "recipe").glob("*.yaml"))
 
 
@@ -78,7 +78,7 @@ def site_pages(hooks: Sequence[Description]) -> dict[str, str]:
 
 
 def _linked(text: str, source: str, target: str) -> str:
-    """Return a page with its links as the site has them; one to code keeps its text alone."""
+    """Return a page with its links adapted to the site; a link to anything else, such as code, becomes its text."""
 
     def link(match: re.Match[str]) -> str:
         words, address = match.groups()
@@ -99,7 +99,7 @@ def _linked(text: str, source: str, target: str) -> str:
 
 
 def add_hooks(nav: list[dict[str, Any]], hooks: Sequence[Description]) -> None:
-    """Put the pages of the hooks into the contents, by the groups of the catalogue."""
+    """Add the pages of the hooks to the navigation, by the groups of the catalogue."""
     pages: list[Any] = [PAGES[CATALOGUE]]
     for group, title in GROUPS.items():
         names = [hook.name for hook in hooks if hook.docstring.sections["Group"] == group]
@@ -110,13 +110,13 @@ def add_hooks(nav: list[dict[str, Any]], hooks: Sequence[Description]) -> None:
 
 
 def on_config(config: Any) -> Any:
-    """Lay out the contents."""
+    """Complete the navigation."""
     add_hooks(config["nav"], describe_hooks())
     return config
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the pages to those that MkDocs found."""
+    """Add the pages and pictures to the files that MkDocs found."""
     from mkdocs.structure.files import File
 
     for place, text in site_pages(describe_hooks()).items():
@@ -127,11 +127,11 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def _hook_page(hook: Description) -> str:
-    """Return the page of a hook; that of a technique has Python, a picture, recipes and results, too."""
+    """Return the page of a hook; that of a technique also has Python code, a picture, recipes and results."""
     parts = {name: _linked(text, CATALOGUE, f"hooks/{hook.name}.md") for name, text in make_parts(hook).items()}
     if not parts["equation"]:
         return "\n\n".join([f"# {hook.name}", *filter(None, parts.values())])
-    recipes = [each for each in RECIPES if each.stem not in WITHOUT_HOOK]  # whose hook is not their point
+    recipes = [each for each in RECIPES if each.stem not in WITHOUT_HOOK]  # others are not about a hook
     uses = re.compile(rf"^ *- /hooks/{hook.name}\b", re.MULTILINE)
     recipes = [each for each in recipes if uses.search(each.read_text("utf-8"))]
     idea, _, details = parts.pop("body").partition("\n\n")
@@ -142,7 +142,7 @@ def _hook_page(hook: Description) -> str:
 
 
 def _python(hook: Description) -> str:
-    """Return a trainer with the hook, and the options that the first command with some gives it."""
+    """Return Python code with the hook, and its options from the first example command that sets any."""
     given: dict[str, Any] = {}
     for command in hook.docstring.sections["Example"].replace("\\\n", " ").splitlines():
         own = [text for text in shlex.split(command) if text.startswith(f"hooks.{hook.name}.")]
@@ -175,7 +175,7 @@ def _recipe(path: Path) -> str:
 
 
 def _results(recipes: Collection[str], commands: str) -> str:
-    """Return the rows of the page of results that come from some recipes, or whose commands match."""
+    """Return the rows of the results page that belong to given recipes or have a matching command."""
     rows = json.loads((ROOT / "recipes" / "results.json").read_text(encoding="utf-8"))["rows"]
     matching = [row for row in rows if any(re.search(commands, command) for command in row.get("commands", []))]
     names = {row["name"] for row in [*matching, *(row for row in rows if row["recipe"] in recipes)]}
@@ -189,7 +189,7 @@ def _results(recipes: Collection[str], commands: str) -> str:
 
 
 def _task_page(path: Path) -> str:
-    """Return the page of a recipe that is a technique without being a hook."""
+    """Return the page of the recipe of a technique that is not a hook."""
     recipe = path.stem
     module = ast.parse((ROOT / "recipes" / f"{WITHOUT_HOOK[recipe]}.py").read_text(encoding="utf-8"))
     (function,) = (each for each in module.body if isinstance(each, ast.FunctionDef) and each.name == recipe)
@@ -210,5 +210,5 @@ def _task_page(path: Path) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return free text without what Markdown would take for a tag."""
+    """Escape what Markdown would take for a tag in free text."""
     return re.sub(r"<(?=\w)", r"\\<", text)

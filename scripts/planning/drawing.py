@@ -19,14 +19,14 @@ KINDS = {
     UPDATE: ("box", "filled", "#fde7c8", "[", "]"),
     APPLY: ("box", "filled,bold", "#d9efd6", "[[", "]]"),
 }
-"""Kinds of boxes: shape and style in DOT, the color, and what stands around a label in Mermaid."""
+"""Kinds of boxes: shape and style in DOT, the color, and the brackets around a label in Mermaid."""
 ORDERS = CONTROL, VETO, THEN = "control dependency", "unless vetoed", "then"
-"""Labels of arrows that carry no data: they only order, as a control dependency does."""
+"""Labels of arrows that carry no data, but only impose an order, like control dependencies."""
 DOT, MERMAID = "dot", "mermaid"
 
 
 class Chart:
-    """A step as boxes, in frames, and arrows, drawn in the order of a step, as lines of both languages."""
+    """A step as framed boxes and arrows, in the order of execution, as lines of both languages."""
 
     def __init__(self) -> None:
         self.keys: list[str] = []  # of the boxes: letters, digits and underscores
@@ -44,7 +44,7 @@ class Chart:
         return key
 
     def connect(self, starts: Iterable[str], end: str, label: str = "") -> None:
-        """Add arrows to a box: solid ones carry data, and say which or nothing; others are control dependencies."""
+        """Add arrows to a box: solid ones carry data, with an optional label; others are control dependencies."""
         style, line = ("dashed", "-.->") if label in ORDERS else ("solid", "-->")
         shown = f"|{_entities([label])}|" if label else ""
         for start in starts:
@@ -53,7 +53,7 @@ class Chart:
 
     @contextmanager
     def frame(self, key: str, title: str) -> Iterator[None]:
-        """Draw a frame around the boxes that are added meanwhile."""
+        """Draw a frame around the boxes that are added within the block."""
         self.boxes[DOT].append(f"subgraph cluster_{key} {{ label={_quoted([title])};")
         self.boxes[MERMAID].append(f"subgraph {key}[{_entities([title])}]")
         yield
@@ -96,7 +96,7 @@ class Chart:
             before.append(box(f"apply_{number}", APPLY, lines, gradients, "gradients"))
             self.connect(written, before[-1], CONTROL)
             self.connect(vetoes, before[-1], VETO)
-        before = before or [*gradients]  # of an objective that changes nothing
+        before = before or [*gradients]  # for an objective that changes nothing
         for number, projection in enumerate(objective.projections):
             lines = ["project", f"hook {projection.by}", *_named(projection.variables)]
             before = [box(f"project_{number}", HOOKS, lines, before, CONTROL)]
@@ -111,7 +111,7 @@ class Chart:
         sources: Mapping[str, str],
         vetoes: Sequence[str],
     ) -> list[str]:
-        """Draw UPDATE_OPS and return the keys of its boxes; `sources` has where those of some hooks come from."""
+        """Draw UPDATE_OPS and return the keys of its boxes; `sources` maps hooks to the boxes theirs start from."""
         if not updates:
             return []
         keys = []
@@ -121,7 +121,7 @@ class Chart:
                 layers = update.by.startswith(TRAINER)
                 start = state if layers else sources.get(update.by, forward)
                 keys.append(self.box(f"{key}_updates_{number}", UPDATE, lines, [start], "new state" if layers else ""))
-                if update.by != FORWARD:  # what the forward pass writes, no veto stops
+                if update.by != FORWARD:  # a veto does not stop writes of the forward pass
                     self.connect(vetoes, keys[-1], VETO)
         return keys
 
@@ -171,7 +171,7 @@ def as_mermaid(plan: Plan) -> str:
 
 
 def _entities(lines: Iterable[str]) -> str:
-    """Return lines as one quoted label of Mermaid, which writes entities with # in place of &."""
+    """Return lines as one quoted label of Mermaid, which writes entities with # instead of &."""
     unsafe = '#"&<>`\\;'
     safe = ("".join(f"#{ord(each)};" if each in unsafe else each for each in " ".join(line.split())) for line in lines)
     return '"' + "<br/>".join(safe) + '"'

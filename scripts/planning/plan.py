@@ -18,13 +18,13 @@ Item = TypeVar("Item")
 NETWORK, OPTIMIZER, HOOK = "network", "optimizer", "hook"
 TRAINABLE, FROZEN, STATE, UNTRAINED = "trainable", "frozen", "state", "not trained"
 UNKNOWN = "nothing that the run knows of"
-"""The target of an update op whose variable belongs to no network or optimizer and is declared by no hook."""
+"""The target of an update op on a variable that belongs to no network or optimizer and is declared by no hook."""
 
 
 class Variable(NamedTuple):
-    """What is known of a variable."""
+    """What is known about a variable."""
 
-    kind: str  # whose it is: `NETWORK`, `OPTIMIZER` or `HOOK`
+    kind: str  # of its owner: `NETWORK`, `OPTIMIZER` or `HOOK`
     owner: str  # name of the network (also for its optimizer's variables) or of the hook
     name: str  # unique for its owner
     group: str  # what it belongs to: a layer, a kind of slots; empty for a single one
@@ -32,18 +32,18 @@ class Variable(NamedTuple):
     dtype: str  # such as "float32"
     entries: int  # how many values it has now
     bytes: int  # of these
-    # of a network's variable: `TRAINABLE`, `FROZEN` (a hook leaves it alone), `STATE` (update ops write it) or
+    # of a network's variable: `TRAINABLE`, `FROZEN` (a hook freezes it), `STATE` (update ops write it) or
     # `UNTRAINED` (neither trained nor written); empty for others
     role: str = ""
     projected_by: tuple[str, ...] = ()  # hooks that may rewrite it after the apply
 
 
 class Change(NamedTuple):
-    """What writes variables, and which."""
+    """An operation that writes variables."""
 
     what: str  # the type of an op of UPDATE_OPS, such as "AssignVariableOp"; or "apply" or "project"
     by: str  # who added the op; the optimizer and its network; or the hook
-    variables: tuple[str, ...]  # names; of a hook "<hook>/<variable>"; empty for none that the run knows of
+    variables: tuple[str, ...]  # names, "<hook>/<variable>" for a hook's; empty if the run knows none of them
 
 
 @dataclass(frozen=True)
@@ -53,14 +53,14 @@ class ObjectivePlan:
     name: str
     runs: tuple[str, ...]  # names of the networks that its forward pass calls
     trains: tuple[str, ...]  # names of the networks that it may change
-    hooks: Mapping[str, tuple[str, ...]]  # those with something to do for it, by stage of the step
+    hooks: Mapping[str, tuple[str, ...]]  # hooks that take part, by stage of the step
     updates: tuple[Change, ...]  # UPDATE_OPS, all run before the first apply
     applies: tuple[Change, ...]  # one for each network that it changes
     projections: tuple[Change, ...]  # in order
     times: int = 1  # how many times a step runs it, each time on its own part of the batch
 
     def alike_updates(self) -> list[Change]:
-        """Return the update ops, with those of one type that were added by the same as one."""
+        """Return the update ops, with ops of the same type and origin merged into one."""
         return [
             Change(f"{len(group):,} x {op}" if len(group) > 1 else op, by, tuple(n for each in group for n in each[2]))
             for (op, by), group in _grouped(self.updates, lambda each: (each.what, each.by)).items()
@@ -73,25 +73,25 @@ class Held(NamedTuple):
     name: str
     bytes: int
     note: str = ""
-    adds: bool = True  # whether it adds to the total; not if it replaces something larger, or lies elsewhere
+    adds: bool = True  # whether it adds to the total; not if it alternates with something larger, or is elsewhere
 
 
 @dataclass(frozen=True)
 class Plan:
     """The plan of a run."""
 
-    # names of the hooks with something to do in a stage, in the order in which they are called, by the phase in which
-    # it runs and its name, such as ("step", "transform_weights")
+    # names of the hooks that take part in a stage, in the order of their calls, by phase and stage, such as
+    # ("step", "transform_weights")
     stages: Mapping[tuple[str, str], tuple[str, ...]]
     objectives: tuple[ObjectivePlan, ...]  # in the order in which a step runs them
     networks: Mapping[str, str]  # class and name of the model, by name
     variables: tuple[Variable, ...]  # of networks, then optimizers, then hooks
     training: tuple[str, ...] = ()  # names of what every training report holds
-    evaluation: tuple[str, ...] = ()  # likewise of the validation and of the test split
-    monitor: str = ""  # in words: which of them decides what is best
+    evaluation: tuple[str, ...] = ()  # the same for reports on the validation and test splits
+    monitor: str = ""  # in words: the metric that selects the best step
     memory: tuple[Held, ...] = ()
     facts: Mapping[str, str] = field(default_factory=dict)  # about the run, label and text
-    advice: tuple[tuple[str, str], ...] = ()  # of hooks on what will silently go wrong, by hook
+    advice: tuple[tuple[str, str], ...] = ()  # hook and text: what will silently go wrong
 
     def variables_of(self, kind: str, owner: str | None = None) -> list[Variable]:
         return [each for each in self.variables if each.kind == kind and owner in (None, each.owner)]
@@ -106,13 +106,13 @@ SHOWN = 12
 
 
 def group_names(names: Sequence[str], shown: int = SHOWN) -> list[str]:
-    """Return texts: what is alike in several layers is said once, such as "kernel, bias of conv_1, conv_2"."""
-    leaves: dict[str, list[str]] = {}  # layer: what stands under it
+    """Return texts that group layers with the same variables, such as "kernel, bias of conv_1, conv_2"."""
+    leaves: dict[str, list[str]] = {}  # by layer: its variables
     for name in names:
         layer, _, leaf = name.rpartition("/")
         leaves.setdefault(layer, []).append(leaf)
     alone = leaves.pop("", [])
-    layers: dict[tuple[str, ...], list[str]] = {}  # what stands under layers: which have that
+    layers: dict[tuple[str, ...], list[str]] = {}  # by variables: the layers with these
     for layer, under in leaves.items():
         layers.setdefault(tuple(under), []).append(layer)
     said = shorten(alone, shown)
@@ -137,7 +137,7 @@ Identity = tuple[str, str, str]
 
 
 def identities(networks: Iterable[Network], hooks: Iterable[GraphHook]) -> dict[int, Identity]:
-    """Return which variable each handle belongs to, by the identity of the handle."""
+    """Return the variable that each handle belongs to, by the id of the handle."""
     found: dict[int, Identity] = {}
     for hook in hooks:
         found |= {id(variable.handle): (HOOK, hook.name, name) for name, variable in hook.declare().state.items()}
@@ -194,7 +194,7 @@ Row = tuple[str, ...]
 
 
 def sections(plan: Plan, *, full: bool) -> list[TextTable]:
-    """Return the tables of a plan; those of rows of label and text have empty heads."""
+    """Return the tables of a plan; the headings of tables with a label and a text are empty."""
     pair = ("", "")
     found = [TextTable("Run", pair, tuple(plan.facts.items()))] if plan.facts else []
     if plan.advice:
@@ -260,7 +260,7 @@ def _table(title: str, variables: Sequence[Variable], full: bool) -> TextTable:
 
 
 def _short_rows(variables: Iterable[Variable]) -> list[Row]:
-    """Return a row for the variables of each layer that share a role, and for the slots of a kind."""
+    """Return a row for the variables of each layer that share a role, and for each kind of slots."""
     groups = list(_grouped(variables, lambda v: (v.group or f"/{v.name}", v.role, v.projected_by)).values())
     rows = [_group_row(group) for group in groups]
     if len(rows) <= SHOWN_ROWS + 1:
@@ -291,7 +291,7 @@ def _grouped(items: Iterable[Item], key: Callable[[Item], Any]) -> dict[Any, lis
 
 
 def _counts(variables: Sequence[Variable]) -> tuple[str, str, str]:
-    """Return how many there are, of which types, and their bytes."""
+    """Return the number of variables and entries, the dtypes, and the bytes."""
     entries = sum(variable.entries for variable in variables)
     count = f"{len(variables):,} variable{'' if len(variables) == 1 else 's'}, {entries:,} entries"
     dtypes = dict.fromkeys(variable.dtype for variable in variables)

@@ -1,4 +1,4 @@
-"""Read the plan off a traced step, and estimate its memory."""
+"""Derive the plan from a traced step, and estimate its memory."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def own_stages(hook: Hook) -> list[str]:
 
 
 def plan_step(trainer: Trainer, host_hooks: Iterable[HostHook], metrics: Sequence[str]) -> Plan:
-    """Return the plan of a traced step, without what only a run has: evaluation, monitor, memory."""
+    """Return the plan of a traced step, without the parts that need a run: evaluation, monitor, memory."""
     networks = list(trainer.networks.values())
     known = identities(networks, trainer.hooks)
     times = Counter(commit.objective for commit in trainer.commits)
@@ -86,13 +86,13 @@ def plan_step(trainer: Trainer, host_hooks: Iterable[HostHook], metrics: Sequenc
                 if by == TRAINER and found:
                     _, owner, name = found[0]
                     by += ", for moving statistics" if name in trainer.networks[owner].weights else ", for seed state"
-                names = []  # that distinguish a variable from those of other networks, optimizers and hooks
+                names = []  # unique among the variables of all networks, optimizers and hooks
                 for kind, owner, name in found:
                     prefix = "optimizer/" if kind == OPTIMIZER else ""
                     names.append(f"{prefix}{f'{owner}/' if len(networks) > 1 or kind == HOOK else ''}{name}")
                 updates.append(Change(operation.type, by, tuple(names)))
         seen.update(commit.added_by)
-        if commit.update == 0:  # the others write the same once more
+        if commit.update == 0:  # the others write the same again
             objectives.append(_plan_objective(commit, updates, trainer, times[commit.objective]))
     models = {}
     for network in networks:
@@ -196,11 +196,11 @@ LOOPS = ("While", "StatelessWhile")
 
 
 def live_bytes(graph: tf.Graph, *, open_size: int, leave_out: Collection[int] = ()) -> tuple[int, int]:
-    """Return how many bytes of tensors live at once, if the ops run in the order in which they were traced.
+    """Return the peak bytes of live tensors if ops run in the order of tracing, and how many tensors are left out.
 
-    The second number says how many tensors are left out, because their size is known only at run time. A tensor lives
-    from its op to the last op that takes it; what a function returns, to its end. Branches and loops count with one
-    pass of their largest graph. Scratch memory inside an op and variables are not counted.
+    Tensors are left out if their size is known only at run time. A tensor lives from its op to the last op that uses
+    it, the output of a function to the end of the function. Branches and loops count with one pass of their largest
+    graph. Scratch memory inside an op and variables are not counted.
     """
     operations = graph.get_operations()
     buffers, last_use = _buffers(operations)
@@ -222,11 +222,11 @@ def live_bytes(graph: tf.Graph, *, open_size: int, leave_out: Collection[int] = 
 
 
 def _buffers(operations: Sequence[tf.Operation]) -> tuple[dict[int, int], dict[int, int]]:
-    """Return which tensor each one shares its memory with, maybe itself, and the index of the last op that uses it."""
+    """Return the tensor that owns the memory of each tensor, and the index of the last op that uses each memory."""
     buffers: dict[int, int] = {}
     last_use: dict[int, int] = {}
     for index, operation in enumerate(operations):
-        for tensor in operation.inputs:  # a loop takes lists that its gradient, traced later, makes
+        for tensor in operation.inputs:  # a loop takes lists that its gradient, traced later, creates
             last_use[buffers.setdefault(id(tensor), id(tensor))] = index
         for number, tensor in enumerate(operation.outputs):
             shares = operation.type in SAME_BUFFER and number < len(operation.inputs)
@@ -236,7 +236,7 @@ def _buffers(operations: Sequence[tf.Operation]) -> tuple[dict[int, int], dict[i
 
 
 def _size(tensor: tf.Tensor, open_size: int) -> int | None:
-    """Return the bytes of a tensor; None if they cannot be known."""
+    """Return the bytes of a tensor; None if they are unknown."""
     if tensor.dtype in (tf.resource, tf.variant, tf.string):
         return None if tensor.dtype == tf.variant else 0
     if tensor.shape.rank is None:
@@ -248,11 +248,11 @@ VARIABLES = {NETWORK: "variables of the networks", OPTIMIZER: "variables of the 
 
 
 def estimate_memory(run: Run, plan: Plan) -> tuple[Held, ...]:
-    """Return what a run holds on one device, item by item.
+    """Estimate the memory of a run on one device, item by item.
 
-    Not counted are Python, TensorFlow and its threads, the traced graphs, what XLA needs to compile, batches that
-    tf.data prepares ahead, what an evaluation collects over a split, and pictures: on a CPU 61 to 138 MiB, and 175 MiB
-    more with XLA.
+    Not counted are Python, TensorFlow and its threads, the traced graphs, compilation by XLA, batches prefetched by
+    tf.data, results that an evaluation collects over a split, and pictures: 61 to 138 MiB on a CPU, and 175 MiB more
+    with XLA.
     """
     settings = run.settings
     gradients = [
@@ -269,12 +269,12 @@ def estimate_memory(run: Run, plan: Plan) -> tuple[Held, ...]:
     trains = activations + gradient_bytes >= evaluation
     unsized = f"; {left_out} lists whose length shows only later are not counted" if left_out else ""
     splits = [run.training.split, *(each.split for each in run.held_out.values())]
-    sources = {id(split.source): split.source for split in splits}.values()  # splits of one share its arrays
+    sources = {id(split.source): split.source for split in splits}.values()  # splits of a source share it
     accelerated, data = bool(tf.config.list_logical_devices("GPU")), []
     for place in ("device", "host"):
         if here := [each for each in sources if resolve_placement(settings["placement"], each) == place]:
             examples = f"{sum(source.size for source in here):,} examples"
-            held = sum(getattr(source, "held_bytes", source.bytes) for source in here)  # all of it, or what it says
+            held = sum(getattr(source, "held_bytes", source.bytes) for source in here)  # in full by default
             data.append(Held(f"data on the {place}", held, examples, place == "device" or not accelerated))
     return (
         *data,
@@ -286,7 +286,7 @@ def estimate_memory(run: Run, plan: Plan) -> tuple[Held, ...]:
 
 
 def replica_facts(run: Run) -> dict[str, str]:
-    """Return rows of the plan about replicas; none for a run with one."""
+    """Return rows of the plan about replicas; empty for a run with one."""
     count = run.trainer.replica.count
     if count == 1:
         return {}

@@ -26,9 +26,9 @@ from hookline.trainer.run.directory import cpu_name, usable_cores
 ROOT = Path(__file__).resolve().parents[2]
 CONDITIONS = "conditions.jsonl"
 CODE = ("train.py", "trainer", "deploy", "recipes", "hooks", "configs", "scripts", "requirements.lock")
-"""What a run may depend on; results and data may lie beside it."""
+"""Paths that a run may depend on; there may be results and data next to them."""
 OWN = ("recipes/results.json", "recipes/RESULTS.md")
-"""What this command itself writes."""
+"""Files that this command itself writes."""
 Row = dict[str, Any]
 
 
@@ -45,14 +45,14 @@ def conditions_now() -> dict[str, Any]:
 
 
 def append_conditions(out: Path, run: str, begun: Mapping[str, Any]) -> None:
-    """Add those of a process that has ended to the record of a directory."""
+    """Append the conditions of a process that has ended to the record of a directory."""
     ended = {"run": run, **begun, "load": [*begun["load"], round(os.getloadavg()[0], 2)]}
     with open_append(out / CONDITIONS) as file:
         file.write(f"{json.dumps(ended)}\n".encode())
 
 
 def read_conditions(out: Path) -> dict[str, list[dict[str, Any]]]:
-    """Return the conditions of each run's processes, by name; a line that was cut by a kill is left out."""
+    """Return the conditions of each run's processes, by name, without lines that were truncated by a kill."""
     found: dict[str, list[dict[str, Any]]] = {}
     path = out / CONDITIONS
     for line in read_text(path).splitlines() if path.exists() else ():
@@ -63,7 +63,7 @@ def read_conditions(out: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def make_row(target: Target, seeds: Sequence[int], out: Path, place_of: Callable[[str], str]) -> Row:
-    """Return the row of a target whose runs, each at its place in `out`, are complete; this makes its exports."""
+    """Return the row of a target with complete runs, each at its place in `out`, and make missing exports."""
     places = {(name, seed): place_of(each.run(seed)) for name, each in target.runs.items() for seed in seeds}
     stored = {key: read_run(out / place) for key, place in places.items()}
     records = read_conditions(out)
@@ -86,7 +86,7 @@ def make_row(target: Target, seeds: Sequence[int], out: Path, place_of: Callable
             for variant in target.runs
         },
         "threads": max(map(int, cores)),
-        # A time is an upper bound then; a run that a kill has cut out of the record may have had other work beside it.
+        # Times are then upper bounds; a run missing from the record, because of a kill, may have shared the machine.
         "under_load": not all(times)
         or any(one["niced"] or max(one["load"]) > one["cores"] + 1.0 for each in times for one in each),
         "environment": _environments(stored.values(), [one for each in noted.values() for one in each]),
@@ -120,7 +120,7 @@ def _measured(
 
 
 def _of_export(run: Path, export: Export, value: str) -> float | None:
-    """Return a measure of the export of a run, which is written and evaluated if it is not there yet."""
+    """Return a measure of the export of a run, after writing and evaluating it if that was not done yet."""
     path = run / "export" / f"{export.name}{export.ending}"
     evaluation = run / "evaluation" / export.name / "evaluation.json"
     if not path.exists():
@@ -160,13 +160,13 @@ def _judged(goal: Mapping[str, Any], means: Mapping[str, float]) -> Row:
 
 
 def _environment(run: StoredRun) -> dict[str, Any]:
-    """Return what the run was made with; nothing if it was removed."""
+    """Return the environment of a run; empty if its file was removed."""
     path = (run.directory or Path()) / "environment.json"
     return dict(read_json(path)) if path.exists() else {}
 
 
 def _environments(runs: Iterable[StoredRun], conditions: Sequence[Mapping[str, Any]]) -> Row:
-    """Return all that the runs were made with: one value each, or several where they differ."""
+    """Return the environments of runs: one value per entry, or several where they differ."""
     environments = [_environment(run) for run in runs]
     packages = [each.get("packages", {}) for each in environments]
 

@@ -35,7 +35,7 @@ and `clothing` hold and what to install; `mnist.npz` is `~/.keras/datasets/mnist
 
 
 def render(rows: Sequence[Row]) -> str:
-    """Return the page."""
+    """Return the results page."""
     made = [row for row in rows if "not_run" not in row]
     lines = [HEAD, *([] if made else ["Nothing was run yet.", ""])]
     if made:
@@ -43,7 +43,7 @@ def render(rows: Sequence[Row]) -> str:
     if missing := [row for row in rows if "not_run" in row]:
         lines += ["Not run:", "", *(f"- {_name(row)}: {row['not_run']}" for row in missing), ""]
     if made:
-        groups: dict[str, list[str]] = {}  # names of rows by what they were measured with
+        groups: dict[str, list[str]] = {}  # names of rows by environment
         for row in made:
             groups.setdefault(_environment(row["environment"]), []).append(f"`{row['name']}`")
         one = len(groups) == 1
@@ -56,7 +56,7 @@ def render(rows: Sequence[Row]) -> str:
 
 
 def _commands(lines: Sequence[str], begun: set[tuple[str, str]]) -> Iterator[str]:
-    """Yield the commands of a row; of a run that others begin from and that is made above, where it lies."""
+    """Yield the commands of a row; for a run that is made above, yield a comment with its directory instead."""
     for line in lines:
         bare, (_, named, directory) = line.lstrip(), line.partition(" run_dir=")
         key = (lines[0] if lines[0].startswith("for ") else "", bare)
@@ -107,7 +107,7 @@ def _measure(measure: Row) -> str:
 def figure(value: float, measure: Row, *, unit: bool = True) -> str:
     """Return a value as the table shows it."""
     text = f"{value:.{measure['decimals']}f}"
-    if not measure["unit"] and float(text).is_integer():  # modes that were found, times
+    if not measure["unit"] and float(text).is_integer():  # such as the number of modes, or a ratio
         text = f"{float(text):.0f}"
     return f"{text} {measure['unit']}" if unit and measure["unit"] else text
 
@@ -151,7 +151,7 @@ VERSION = 1
 
 
 def read_results(path: Path) -> list[Row]:
-    """Return the rows of a file; none if there is no file."""
+    """Return the rows of a file; empty if there is no file."""
     if not path.exists():
         return []
     try:
@@ -167,7 +167,7 @@ def read_results(path: Path) -> list[Row]:
 
 
 def keep(path: Path, new: Row, order: Sequence[str]) -> None:
-    """Put a row into the file, and write the table; one that was not run replaces none that was."""
+    """Put a row into the file, and write the table; a row that was not run does not replace one that was."""
     named = {row["name"]: row for row in read_results(path)}
     before = named.get(new["name"])
     if "not_run" not in new or before is None or "not_run" in before:
@@ -177,15 +177,15 @@ def keep(path: Path, new: Row, order: Sequence[str]) -> None:
 
 
 def write_results(path: Path, rows: Sequence[Row]) -> None:
-    """Write results.json, and the table beside it."""
+    """Write results.json, and the table next to it."""
     write_file(path, json.dumps({"version": VERSION, "rows": list(rows)}, indent=1, ensure_ascii=False) + "\n")
     write_file(path.with_name(TABLE), render(rows))
 
 
 CHART = Path(__file__).resolve().parents[2] / ".github" / "pictures" / "accuracy_and_bytes.png"
-"""Of our own results; pages show it."""
+"""Chart of our own results, shown on pages."""
 WIDTH, HEIGHT = 9.0, 3.6
-"""Inches, of the picture and of a panel."""
+"""Width of the picture and height of a panel, in inches."""
 
 
 Point = tuple[str, float, float, str]
@@ -193,14 +193,14 @@ Point = tuple[str, float, float, str]
 
 
 def points_of(rows: Sequence[Row], targets: Mapping[str, Target]) -> Iterator[Point]:
-    """Yield the points that targets name, of rows that were measured."""
+    """Yield the points of the chart that targets define, for rows that were measured."""
     for row in rows:
         if (target := targets.get(row["name"])) is None:
             continue
         measured = {each["name"]: each for each in row.get("measures", ())}
         for label, (reached, size) in target.points.items():
             if not {reached, size} <= {*measured, SIZE}:
-                continue  # of an older row
+                continue  # an older row
             mean, whole = measured[reached]["mean"], row["bytes"]
             accuracy = 100 - mean if target.measures[reached].unit.complement else mean
             if size != SIZE:
@@ -209,11 +209,11 @@ def points_of(rows: Sequence[Row], targets: Mapping[str, Target]) -> Iterator[Po
 
 
 LABEL_PLACES = ((5, -11), (5, 4), (5, -21), (5, 14))
-"""Of a label beside its point, in points of print: below, above, further below, further above."""
+"""Offsets of a label from its point, in typographic points: below, above, further below, further above."""
 
 
 def write_chart(points: Sequence[Point], path: Path) -> None:
-    """Write a PNG file with a panel for each set of data: accuracy in percent against bytes, on a log scale."""
+    """Write a PNG file with a panel for each data set: accuracy in percent against bytes, on a log scale."""
     panels = list(dict.fromkeys(panel for panel, *_ in points))
     figure = new_figure(WIDTH, HEIGHT * len(panels))
     figure.set_dpi(110)
@@ -221,7 +221,7 @@ def write_chart(points: Sequence[Point], path: Path) -> None:
     for axes, panel in zip(figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels, strict=True):
         own = sorted(point[1:] for point in points if point[0] == panel)
         drawn.append((axes, own, _draw_points(axes, panel, own)))
-    figure.draw_without_rendering()  # places the panels
+    figure.draw_without_rendering()  # lays out the panels
     for axes, own, dots in drawn:
         centers = axes.transData.transform(dots.get_offsets())
         taken = [dots.get_window_extent().from_bounds(x - 5, y - 5, 10, 10) for x, y in centers]
@@ -248,7 +248,7 @@ def _draw_points(axes: Any, panel: str, own: Sequence[tuple[float, float, str]])
 
 
 def _label(axes: Any, label: str, point: tuple[float, float], taken: Sequence[Any]) -> Any:
-    """Write a label beside its point where it overlaps no point and no other label, and return its box."""
+    """Write a label next to its point, without overlap with points and labels if possible, and return its box."""
     for offset in LABEL_PLACES:
         text = axes.annotate(label, point, offset, textcoords="offset points", fontsize=8)
         box = text.get_window_extent()

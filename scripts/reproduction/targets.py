@@ -14,27 +14,27 @@ from hookline.trainer.errors import UserError
 
 FILE = Path(__file__).parent / "targets.yaml"
 IMAGES = Path(__file__).parent / "targets_images.yaml"
-"""The rest of ours."""
+"""The rest of our targets."""
 DATA = ("mnist", "cifar10", "clothing")
-"""Data that the user gives the place of."""
+"""Data for which the user gives a path."""
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
-"""In an override: the place of data, or another run; a mapping such as {dense_1: 0.9} is none."""
+"""Placeholder in an override: the path of data, or another run; does not match a mapping such as {dense_1: 0.9}."""
 EXPORT_VALUES = ("bytes", "file", "gzip", "accuracy")
 RELATIONS = ("at_least", "at_most")
 SIZE = "size"
-"""In `points` of a target: what the row's column "size" says."""
+"""In `points` of a target: the value in the row's column "size"."""
 
 
 class Unit(NamedTuple):
     """How a value is shown."""
 
-    scale: float  # that the value is multiplied by
-    text: str  # behind the number
+    scale: float  # factor of the value
+    text: str  # after the number
     decimals: int
-    complement: bool = False  # whether one less the value is meant
+    complement: bool = False  # whether to show 1 - value
 
     def of(self, value: float) -> float:
-        """Return a value as it is shown, but for rounding."""
+        """Return a value as it is shown, but not yet rounded to `decimals`."""
         return round(self.scale * (1 - value if self.complement else value), 6)
 
 
@@ -53,19 +53,19 @@ class Variant:
 
     name: str  # "<target>/<variant>"
     overrides: tuple[str, ...]  # of train.py, with placeholders, without a seed
-    needs: Mapping[str, Variant]  # what it begins from, by placeholder; other placeholders are data
+    needs: Mapping[str, Variant]  # variants that it starts from, by placeholder; other placeholders are data
 
     def run(self, seed: int) -> str:
-        """Return the name of a run, which is that of its directory, such as "bnn/bnn_0"."""
+        """Return the name of a run and of its directory, such as "bnn/bnn_0"."""
         return f"{self.name}_{seed}"
 
     def filled(self, data: Mapping[str, str], run: Callable[[Variant], str]) -> list[str]:
-        """Return the overrides with the names in braces replaced by the places of data, and of runs."""
+        """Return the overrides with the names in braces replaced by the paths of data and runs."""
         places = {**data, **{name: run(each) for name, each in self.needs.items()}}
         return [PLACEHOLDER.sub(lambda found: places[found[1]], text) for text in self.overrides]
 
     def chain(self) -> Iterator[Variant]:
-        """Yield what it begins from, and itself last."""
+        """Yield the variants that it starts from, and itself last."""
         for each in self.needs.values():
             yield from each.chain()
         yield self
@@ -73,7 +73,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Export:
-    """An exported file that is measured, too."""
+    """An exported file to measure."""
 
     run: str  # variant that is exported
     options: Sequence[str]  # of scripts/export.py
@@ -81,13 +81,13 @@ class Export:
 
     @property
     def name(self) -> str:
-        """Return a name that differs for other options, such as "format-sparse_codebook-5"."""
+        """Return a name that depends on the options, such as "format-sparse_codebook-5"."""
         return "_".join(re.sub(r"[^\w.]+", "-", text) for text in self.options)
 
 
 @dataclass(frozen=True)
 class Measure:
-    """What is read off a run or an export; one of `metric`, `summary` and `value` is set."""
+    """A value to read from a run or an export; one of `metric`, `summary` and `value` is set."""
 
     name: str
     unit: Unit
@@ -101,7 +101,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Target:
-    """A row of the table before it is measured; the file says what each entry is."""
+    """A row of the table before it is measured; the file explains each entry."""
 
     name: str
     title: str
@@ -118,7 +118,7 @@ class Target:
 
 
 def read_targets(path: Path = FILE) -> dict[str, Target]:
-    """Return the targets of a file, in its order; ours are in two."""
+    """Return the targets of a file, in its order; our own are in two files."""
     content: dict[str, Any] = {}
     name: Any = "the file"
     try:
@@ -126,7 +126,7 @@ def read_targets(path: Path = FILE) -> dict[str, Target]:
             content |= yaml.safe_load(file.read_text(encoding="utf-8"))
         targets = {}
         for name, entry in content.items():
-            if not str(name).startswith("_"):  # shared by others of the file
+            if not str(name).startswith("_"):  # shared by other entries of the file
                 targets[name] = _target(name, entry, content)
     except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
         why = f"{type(error).__name__}: {error}"
@@ -142,7 +142,7 @@ def _target(name: str, entry: Mapping[str, Any], content: Mapping[str, Any]) -> 
     relations = [key for goal in target.goals for key in goal if key not in ("measure", "source")]
     named = {goal["measure"] for goal in target.goals} | {name for pair in target.points.values() for name in pair}
     named |= {goal[key] for goal in target.goals for key in RELATIONS if isinstance(goal.get(key), str)}
-    for what, names, known in (  # what refers to something that has to exist
+    for what, names, known in (  # names that refer to something that has to exist
         ("needs", target.needs, DATA),
         ("run", [each.run for each in exports.values()], runs),
         ("run", [each.run for each in measures.values() if each.run], runs),
@@ -177,19 +177,19 @@ def _measure(name: str, decimals: int | None = None, **value: Any) -> Measure:
 
 
 def runs_of(target: Target, seeds: Sequence[int]) -> dict[str, tuple[Variant, int]]:
-    """Return variant and seed of each run that a target needs, by name: all of a seed, then those of the next."""
+    """Return the variant and seed of each run that a target needs, by name: all runs of a seed, then the next seed."""
     ordered = ((each, seed) for seed in seeds for variant in target.runs.values() for each in variant.chain())
     return {variant.run(seed): (variant, seed) for variant, seed in ordered}
 
 
 PLACES = {"mnist": "mnist.npz", "cifar10": "cifar10", "clothing": "clothing"}
-"""Of data, in commands as a user types them."""
+"""Paths of data in commands, as a user types them."""
 
 
 def commands_of(target: Target, seeds: Sequence[int]) -> list[str]:
     """Return the command lines that make the runs and exports of a target, as a user types them."""
     variants = [variant for variant, _ in runs_of(target, seeds[:1]).values()]
-    named = {each.name for variant in variants for each in variant.needs.values()}  # those need a directory to name
+    named = {each.name for variant in variants for each in variant.needs.values()}  # by others: they need a run_dir
     named |= {target.runs[export.run].name for export in target.exports.values()}
     if not named and len(seeds) > 1:
         several = ",".join(map(str, seeds))

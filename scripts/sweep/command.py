@@ -1,4 +1,4 @@
-"""The command of a sweep."""
+"""The command that runs a sweep."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from hookline.trainer.run.results import is_complete
 
 
 class SweepTask:
-    """Run a job from wherever its run is, or trials of a search until none is left; nothing is made twice."""
+    """Start or resume a job, or run trials of a search until none is left; nothing is run twice."""
 
     def __init__(self, directory: Path, number: int | None, place: Path, storage: str | None = None) -> None:
-        """Name the sweep, the job, or None for the trials of a search, and the working directory."""
+        """Store the sweep, the job (None for the trials of a search), the working directory and the storage."""
         self._named = (directory, number, place, storage)
         self._run: SweepRun | None = None
 
     def __call__(self) -> int:
-        """Run what is named and return the worst exit code."""
+        """Run the job or the trials, and return the worst exit code."""
         directory, number, place, storage = self._named
         os.chdir(place)
         sweep = read_sweep(directory)
@@ -46,10 +46,10 @@ class SweepTask:
             return self._run.run()
         job = next(each for each in sweep.jobs if each.number == number)
         (checked,) = preflight_each(command_of(sweep), [job.overrides])
-        worker = 0  # which one of the run this task is
-        if checked.config["trainer"]["strategy"] == MULTI_WORKER:  # its processes shall find each other
+        worker = 0  # index of this task among the workers of the run
+        if checked.config["trainer"]["strategy"] == MULTI_WORKER:  # its processes need to find each other
             submitit: Any = importlib.import_module("submitit")
-            here = submitit.helpers.TorchDistributedEnvironment()  # SLURM's own variables count before these
+            here = submitit.helpers.TorchDistributedEnvironment()  # SLURM's own variables take precedence
             worker = int(here.export(set_cuda_visible_devices=False, overwrite=True).rank)
         if (descriptor := claim(directory, number, worker)) is None:
             say(f"Job {number} runs already, by another task.")
@@ -66,7 +66,7 @@ class SweepTask:
             os.close(descriptor)
 
     def checkpoint(self) -> Any:
-        """Let the runs save and end, and return the task to queue again: submitit calls this near the time limit."""
+        """Make the runs save and end, and return the task to requeue; submitit calls this near the time limit."""
         submitit: Any = importlib.import_module("submitit")  # an extra, which type checks do without
         if self._run is not None:
             self._run.stop()
@@ -102,7 +102,7 @@ def run_command(command: Command) -> int:
 
 
 def run_missing(sweep: Sweep, checked: Mapping[int, Job], share: Callable[[int], Slots]) -> int:
-    """Run those of the checked jobs, by number, that are still to be made; return the worst exit code."""
+    """Run the checked jobs, by number, that are not complete yet; return the worst exit code."""
     with locked(sweep.directory):
         missing = [job for job in missing_jobs(sweep) if job.number in checked]
         slots = share(len(missing))
@@ -113,7 +113,7 @@ def run_missing(sweep: Sweep, checked: Mapping[int, Job], share: Callable[[int],
 
 
 def missing_jobs(sweep: Sweep) -> list[SweepJob]:
-    """Return the recorded jobs that are still to be made, and record how the others ended."""
+    """Return the recorded jobs that are not complete yet, and set the status of the others."""
     missing = []
     for job in sweep.jobs:
         if is_complete(summary := sweep.summary(job)):  # on disk, whatever the record says
@@ -124,7 +124,7 @@ def missing_jobs(sweep: Sweep) -> list[SweepJob]:
 
 
 def describe_start(sweep: Sweep, total: int, missing: int, places: int) -> str:
-    """Return what will happen, in a line or two."""
+    """Return a description of what will run, in one to three lines."""
     lines = [f"Sweep of {total} {'trials' if sweep.trials else 'jobs' if total > 1 else 'job'} in {sweep.directory}"]
     if missing < total:
         lines.append(f"{total - missing} need{'s' if total - missing == 1 else ''} nothing more.")

@@ -49,20 +49,20 @@ def job_arguments(sweep: Sweep, job: SweepJob, threads: int | None) -> list[str]
 
 
 def added_threads(sweep: Sweep, checked: Job) -> int | None:
-    """Return what trainer.threads shall be for a job; None if its config or the user has said it."""
+    """Return the value of trainer.threads for a job; None if its config or the user sets it."""
     said = checked.config["trainer"]["threads"] is not None
-    typed = any(each.startswith("trainer.threads=") for each in checked.overrides)  # null for all cores
+    typed = any(each.startswith("trainer.threads=") for each in checked.overrides)  # null means all cores
     return None if said or typed else sweep.threads
 
 
 def resumed_path(overrides: Sequence[str]) -> str | None:
-    """Return what resume= names among the overrides of a job; None for a new run."""
+    """Return the path given by resume= in the overrides of a job; None for a new run."""
     found = next((each.partition("=")[2] for each in overrides if each.startswith("resume=")), "null")
     return None if found == "null" else found.strip("'\"")
 
 
 def run_name(number: int, own: Sequence[str]) -> str:
-    """Return the name of a job's run directory, which is its name in TensorBoard, too."""
+    """Return the name of a job's run directory, which is also its name in TensorBoard."""
     parts = [f"{number:02}"]
     for override in own:
         key, _, value = override.partition("=")
@@ -78,8 +78,8 @@ DIRECTORY = Path("runs") / "sweeps"
 class OpenSweep:
     """Hold a sweep with its jobs checked; nothing is written yet."""
 
-    sweep: Sweep  # as it shall be recorded
-    checked: dict[int, Job]  # the jobs by number; of a search one example, under 0
+    sweep: Sweep  # as it will be recorded
+    checked: dict[int, Job]  # the jobs by number; for a search, one example under 0
     is_new: bool = False  # whether nothing was recorded yet
     fixed: list[str] = field(default_factory=list)  # of a search: the overrides that every job has
     space: dict[str, Any] = field(default_factory=dict)  # of a search: Optuna's distribution of each key that it sets
@@ -111,8 +111,8 @@ def open_sweep(command: Command) -> OpenSweep:
 
 
 def check_place(directory: Path, given: str) -> None:
-    """Refuse a directory that holds files and is no sweep: it would hide the runs in it."""
-    left = (LOCK, RECORD_LOCK, JOURNAL, f".{JOURNAL}.lock")  # by a sweep that was killed before it had a record
+    """Refuse a directory that holds files but is not a sweep: a sweep would hide the runs in it."""
+    left = (LOCK, RECORD_LOCK, JOURNAL, f".{JOURNAL}.lock")  # by a sweep killed before it had a record
     is_new = not directory.is_dir() or all(each.name in left for each in directory.iterdir())
     if not is_new and not (directory / FILE_NAME).exists():
         raise UserError(f"{given} holds files, but no {FILE_NAME}. Expected a new directory, or a sweep.")
@@ -132,14 +132,14 @@ def _directory(command: Command) -> Path:
 
 
 def untrusted(sweep: Sweep) -> list[str]:
-    """Return what only the whole command line may name: code to load, and a directory of configs."""
+    """Return the arguments that only a full command line may give: code to load, and a config directory."""
     named = [each for job in sweep.jobs for each in job.overrides] + sweep.space
     plugins = [each for each in named if each.partition("=")[0].lstrip("+") == PLUGINS]
     return plugins + [each for each in sweep.flags[::2] if each == CONFIG_DIR]
 
 
 def _check_record(command: Command, sweep: Sweep) -> None:
-    """Refuse what a stranger's record could execute, or write elsewhere; whoever types it trusts it."""
+    """Refuse a record, which may be untrusted, that could execute code or write elsewhere; typed flags are trusted."""
     if (found := untrusted(sweep)) and (found[0] != CONFIG_DIR or command.flags != sweep.flags):
         raise UserError(
             f"{sweep.directory} records {found[0]}, which --sweep alone does not take from there. Expected the whole "
@@ -168,7 +168,7 @@ def _search(command: Command, directory: Path, recorded: Sweep | None) -> OpenSw
 
 
 def open_space(sweep: Sweep) -> OpenSweep:
-    """Return a search, whose space is checked."""
+    """Return a search after checking its space."""
     fixed, space = read_space(command_of(sweep), sweep.space)
     ends = [  # every choice, and both ends of every interval, are checked
         [f"{key}={as_text(value, each)}" for value in getattr(each, "choices", None) or (each.low, each.high)]
@@ -180,7 +180,7 @@ def open_space(sweep: Sweep) -> OpenSweep:
 
 
 def command_of(sweep: Sweep) -> Command:
-    """Return a command with the flags of a sweep, which composes its jobs."""
+    """Return a command with the flags of a sweep, for composing its jobs."""
     named = dict(zip(sweep.flags[::2], sweep.flags[1::2], strict=True))
     return Command((), config_dir=named.get(CONFIG_DIR), config_name=named.get("--config-name"))
 
@@ -213,14 +213,14 @@ def _grid(command: Command, directory: Path, recorded: Sweep | None) -> OpenSwee
 
 
 def own_overrides(overrides: Sequence[str], lists: Sequence[Sequence[str]]) -> list[str]:
-    """Return the overrides of a job that not all jobs have."""
+    """Return the overrides of a job that are not shared by all jobs."""
     shared = set.intersection(*map(set, lists))
     return [each for each in overrides if each not in shared]
 
 
 LOG = "log"
 DIGITS = 4
-"""Digits of a suggested number: enough to tell trials apart, few enough to read."""
+"""Significant digits of a suggested number: enough to distinguish trials, few enough to read."""
 
 
 def as_text(value: Any, distribution: Any) -> str:

@@ -22,17 +22,17 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 @dataclass(frozen=True)
 class Slots:
-    """Hold the places for jobs."""
+    """Hold the slots for jobs that run at once."""
 
-    environments: tuple[Mapping[str, str], ...]  # variables for the job in each place
-    threads: int  # that each job gets of the cores
+    environments: tuple[Mapping[str, str], ...]  # environment variables for the job in each slot
+    threads: int  # CPU threads of each job
 
     def __len__(self) -> int:
         return len(self.environments)
 
 
 def divide(jobs: int, asked: int | None = None, *, spread: bool = False) -> Slots:
-    """Return the places for jobs: as many as cores, or as GPUs, since a job takes one, or all where it spreads."""
+    """Return at most `jobs` slots: `asked`, or else one per GPU, or one in all if a job spreads, or one per core."""
     cores, gpus = usable_cores(), usable_gpus()
     fitting = (1 if spread else len(gpus)) if gpus else cores
     count = max(1, min(jobs, asked or fitting))
@@ -46,7 +46,7 @@ def divide(jobs: int, asked: int | None = None, *, spread: bool = False) -> Slot
 
 
 def usable_gpus(command: str = "nvidia-smi") -> tuple[str, ...]:
-    """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES has them; none if there are none."""
+    """Return the GPUs that this process may use, named as in CUDA_VISIBLE_DEVICES; empty if there are none."""
     if (named := os.environ.get(VISIBLE)) is not None:
         names = [name.strip() for name in named.split(",")]
         return tuple(name for name in names if name and not name.startswith("-"))
@@ -80,30 +80,30 @@ class Sweep:
     """Hold a sweep as its directory records it."""
 
     directory: Path
-    jobs: list[SweepJob] = field(default_factory=list)  # in order; none of a search, whose trials are in its study
-    flags: list[str] = field(default_factory=list)  # that each job gets, too, such as ["--config-dir", "mine"]
-    threads: int | None = None  # of each job, whatever runs beside it; None where the overrides say it
-    trials: int | None = None  # how many jobs a search shall make; None if the jobs are a grid
+    jobs: list[SweepJob] = field(default_factory=list)  # in order; empty for a search, which has trials in its study
+    flags: list[str] = field(default_factory=list)  # passed to each job, such as ["--config-dir", "mine"]
+    threads: int | None = None  # of each job, unless its overrides set them; None before the sweep begins
+    trials: int | None = None  # number of jobs of a search; None if the jobs are a grid
     space: list[str] = field(default_factory=list)  # overrides of a search, as the user wrote them
     study: str | None = None  # name of a search's study in its storage; None for a grid
 
     def summary(self, job: SweepJob) -> dict[str, Any]:
-        """Return what the summary.json of a job's run holds; nothing if it has none that can be read."""
+        """Return the contents of summary.json of a job's run; empty if it cannot be read."""
         return read_summary(self.directory / job.run)
 
     def log(self, job: SweepJob, worker: int = 0) -> Path:
-        """Return the file that holds what a job's processes print."""
+        """Return the file for the output of a job's processes."""
         return self.directory / f"{of_worker(job.number, worker)}.log"
 
     def write(self) -> None:
-        """Write sweep.json by a temporary name, so that a reader never sees half of it."""
+        """Write sweep.json atomically, by a temporary name."""
         content = {"version": VERSION, **{name: value for name, value in asdict(self).items() if name != "directory"}}
         write_whole(self.directory / FILE_NAME, json.dumps(content, indent=2))
 
 
 @contextmanager
 def exclusive(directory: Path) -> Iterator[None]:
-    """Wait until no other process changes a sweep, and keep the others waiting."""
+    """Hold the lock of a sweep's record: wait for other processes that change it, and make others wait."""
     descriptor = open_lock(directory / LOCK)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -122,12 +122,12 @@ def record(sweep: Sweep, job: SweepJob) -> None:
 
 
 def of_worker(number: int, worker: int) -> str:
-    """Return the name of a job's files, of which each worker of its run has its own."""
+    """Return the base name of a job's files; each worker of its run has its own."""
     return f"{number:02}.{worker}" if worker else f"{number:02}"
 
 
 def claim(directory: Path, number: int, worker: int = 0) -> int | None:
-    """Return the descriptor of a job's lock; None while a process that has inherited it from another claim lives."""
+    """Lock a job and return the lock's descriptor; None while a process holds it or inherited it from another claim."""
     descriptor = open_lock(directory / f".{of_worker(number, worker)}.lock")
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -35,12 +35,12 @@ class JobProcess:
 
     # leads a session of its own, so that Ctrl-C on the terminal reaches the sweep only
     process: subprocess.Popen[bytes]
-    log: Path  # what it prints, appended to what earlier processes of the job printed
+    log: Path  # its output, appended to that of earlier processes of the job
     offset: int  # where its part of the log begins
     began: float  # by `time.monotonic`
 
     def exit_code(self) -> int | None:
-        """Return its exit code as shells have it; None while it runs. Once it has ended, what it left is killed."""
+        """Return its exit code as in a shell; None while it runs. After it ends, kill the rest of its process group."""
         code = self.process.poll()
         if code is None:
             return None
@@ -49,11 +49,11 @@ class JobProcess:
 
     def kill(self) -> None:
         """Kill the process group at once."""
-        with suppress(ProcessLookupError, PermissionError):  # macOS: of a group that has ended
+        with suppress(ProcessLookupError, PermissionError):  # macOS: the group has ended
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def error_line(self) -> str:
-        """Return the line of its log that says what went wrong; the last one where none looks like it."""
+        """Return the line of its log that looks like an error message, or else the last line."""
         try:
             with open_file(self.log) as file:
                 size = file.seek(0, os.SEEK_END)
@@ -66,14 +66,14 @@ class JobProcess:
 
 
 def shell_code(code: int) -> int:
-    """Return the exit code of a process as shells have it: 137 for one that SIGKILL has ended."""
+    """Return the exit code of a process as in a shell: 137 for one killed by SIGKILL."""
     return code if code >= 0 else SIGNALLED - code
 
 
 POLL_SECONDS = 0.05
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ENDED = (SIGNALLED + signal.SIGINT, SIGNALLED + signal.SIGTERM)
-"""Exit codes of a job that saved and ended because it was asked to."""
+"""Exit codes of a job that saved and ended on a signal."""
 
 
 class SweepRun:
@@ -82,11 +82,11 @@ class SweepRun:
     def __init__(
         self, sweep: Sweep, slots: Slots, *, jobs: Iterable[SweepJob] = (), checked: Mapping[int, Job] | None = None
     ) -> None:
-        """Set the places for jobs at a time; `checked` are jobs by number."""
+        """Set the slots for jobs that run at once; `checked` are jobs by number."""
         self.sweep, self.slots = sweep, slots
         self.checked = dict(checked or {})
         self.claims: dict[int, int] = {}  # locks of jobs by number, which their processes share
-        self.worker = 0  # of the jobs' runs, where several tasks share each; worker 0 alone records
+        self.worker = 0  # index of this task, if several share each run; only worker 0 records
         self.worst = 0  # exit code
         self._waiting = iter(jobs)
         self._running: dict[int, tuple[SweepJob, JobProcess]] = {}
@@ -95,28 +95,28 @@ class SweepRun:
         self._is_stopping = False
 
     def next_job(self) -> SweepJob | None:
-        """Return a job that shall start; None when there is none."""
+        """Return the next job to start; None if there is none."""
         return next(self._waiting, None)
 
     def arguments(self, job: SweepJob) -> list[str]:
         return job_arguments(self.sweep, job, added_threads(self.sweep, self.checked[job.number]))
 
     def label(self, job: SweepJob) -> str:
-        """Return the overrides that tell a job from the others; all of them where there is no other."""
+        """Return the overrides that distinguish a job from the others, or all of them if none does."""
         return " ".join(own_overrides(job.overrides, [each.overrides for each in self.sweep.jobs]) or job.overrides)
 
     def environment(self, job: SweepJob) -> Mapping[str, str]:
-        """Return variables of a job's process that no log shows."""
+        """Return environment variables of a job's process that are not logged."""
         return {}
 
     def record(self, job: SweepJob) -> None:
         record(self.sweep, job)
 
     def ended(self, job: SweepJob) -> None:
-        """Do what is due when a job has ended."""
+        """Handle the end of a job; subclasses may override this."""
 
     def run(self) -> int:
-        """Run the jobs and return the worst exit code; 128 and its number where a signal ended the sweep."""
+        """Run the jobs and return the worst exit code, at least 128 + its number if a signal ended the sweep."""
         tether, held = os.pipe()
         try:
             with _listening(self._signals.append):
@@ -129,15 +129,15 @@ class SweepRun:
                 self._change(job, INTERRUPTED, process.exit_code())
             self._running.clear()
             os.close(tether)
-            os.close(held)  # only now: it holds the jobs
+            os.close(held)  # last: closing it kills the jobs
         if self._signals:
             self.worst = max(self.worst, SIGNALLED + self._signals[0])
         return self.worst
 
     def stop(self) -> None:
-        """Let the running jobs save and end, and wait for them; for a signal handler that ends the process then.
+        """Make the running jobs save and end, and wait for them; for a signal handler that then ends the process.
 
-        Nothing is recorded, as the interrupted code may hold the locks: who comes next finds what the runs have saved.
+        Nothing is recorded, as the interrupted code may hold the locks: the next process finds what the runs saved.
         """
         self._is_stopping = True
         if not self._signals:
@@ -146,7 +146,7 @@ class SweepRun:
             time.sleep(POLL_SECONDS)
 
     def _step(self, tether: int | None) -> bool:
-        """Do what is due; return whether there is more."""
+        """Pass signals on, handle jobs that ended, and start others; return whether any job is running."""
         self._pass_signals_on()
         for place, (job, process) in list(self._running.items()):
             if (code := process.exit_code()) is not None:
@@ -161,7 +161,7 @@ class SweepRun:
         return bool(self._running)
 
     def _start(self, place: int, job: SweepJob, tether: int) -> None:
-        """Start a process that ends with this one."""
+        """Start the process of a job, which ends with this one at the latest."""
         arguments, shown = self.arguments(job), self.slots.environments[place]
         self._change(job, RUNNING, None)
         variables = [f"{name}={value}" for name, value in shown.items()]
@@ -213,7 +213,7 @@ class SweepRun:
         say(f"[{job.number}/{total}] {what:<11} {self.label(job)}{more}")
 
     def _pass_signals_on(self) -> None:
-        """Ask the running jobs to save and end at the first signal, kill them at the next."""
+        """Make the running jobs save and end at the first signal, and kill them at the next."""
         if len(self._signals) == self._passed_on:
             return
         first, self._passed_on = not self._passed_on, len(self._signals)
@@ -230,7 +230,7 @@ class SweepRun:
 
 
 def _status(code: int, summary: dict[str, Any], *, asked: bool) -> str:
-    """Return how a job ended; a run that is out of time (trainer.max_seconds) ends well, but is not complete."""
+    """Return the status of a job that ended; one that reached trainer.max_seconds exits with 0, but is not complete."""
     if code == 0:
         if is_complete(summary):
             return str(summary["status"])
@@ -239,7 +239,7 @@ def _status(code: int, summary: dict[str, Any], *, asked: bool) -> str:
 
 
 def describe_best(summary: Mapping[str, Any]) -> str:
-    """Return the best value of the monitored metric, such as "accuracy 0.9722, "; nothing if there is none."""
+    """Return the best value of the monitored metric, such as "accuracy 0.9722, "; empty if there is none."""
     best = summary.get("best") or {}
     if best.get("value") is None:
         return ""
@@ -248,7 +248,7 @@ def describe_best(summary: Mapping[str, Any]) -> str:
 
 @contextmanager
 def _listening(note: Callable[[int], None]) -> Iterator[None]:
-    """Record signals; those that the process was started to ignore, as by nohup, stay ignored."""
+    """Record signals; those that were already ignored when the process started, as with nohup, stay ignored."""
     heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, lambda received, frame: note(received)) for number in heard}
     try:

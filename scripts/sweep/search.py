@@ -1,4 +1,4 @@
-"""Search by Optuna: any number of processes ask one study for trials, and tell it how they ended."""
+"""Search with Optuna: any number of processes take trials from one study, and report their results to it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hookline.trainer.run.results import ACCURACY, AUTO, COMPLETE, mode_of
 
 
 def begin_search(command: Command, opened: OpenSweep, share: Callable[[int], Slots]) -> Search:
-    """Return a search, whose study the first process makes; `share` returns the places for a number of trials."""
+    """Return a search; the first process creates its study. `share` returns the slots for a number of trials."""
     directory = opened.sweep.directory
     directory.mkdir(parents=True, exist_ok=True)
     with exclusive(directory):
@@ -39,20 +39,20 @@ def begin_search(command: Command, opened: OpenSweep, share: Callable[[int], Slo
 
 
 class Search(SweepRun):
-    """Take the trials of a study one after another, beside any number of other processes.
+    """Run the trials of a study, concurrently with any number of other processes.
 
-    The study is the only record of them. The lock of a trial is held by the process that took it and by that of its
-    run, so it is free exactly when both are gone. Who finds a free lock of a trial that has not ended resumes it.
+    The study is the only record of the trials. The lock of a trial is held by the process that took it and by that of
+    its run, so it is free exactly when both are gone. A process that finds an unfinished trial unlocked resumes it.
     """
 
     def __init__(self, opened: OpenSweep, storage: str | None) -> None:
-        """Open the study, or make it for a sweep that is new."""
+        """Open the study, or create it for a new sweep."""
         super().__init__(opened.sweep, Slots(({},), 1))
         self.opened = opened
         self._config = opened.checked[0].config
         self._storage = storage or str((self.sweep.directory / JOURNAL).absolute())
         self._study = self._open(_direction(self._config))
-        self._ended: set[int] = set()  # numbers of trials that have ended here
+        self._ended: set[int] = set()  # numbers of trials that ended in this process
 
     def _open(self, direction: StudyDirection) -> optuna.Study:
         named: dict[str, Any] = {"study_name": str(self.sweep.study)}
@@ -61,7 +61,7 @@ class Search(SweepRun):
             if not self.opened.is_new:
                 return optuna.load_study(**named)
             study = optuna.create_study(**named, direction=direction, load_if_exists=True)
-        except Exception as error:  # whatever the driver of a database raises; a KeyError where it lacks the study
+        except Exception as error:  # whatever the driver of a database raises; a KeyError if the study is missing
             why = one_line(f"{type(error).__name__}: {error}")
             raise UserError(f"The study {self.sweep.study} cannot be opened: {why}. Expected its --storage.") from error
         if study.trials:
@@ -70,12 +70,12 @@ class Search(SweepRun):
 
     @property
     def missing(self) -> int:
-        """Return how many trials have not ended, or not begun."""
+        """Return how many trials have not ended, including those that have not begun."""
         ended = sum(trial.state.is_finished() for trial in self._study.get_trials(deepcopy=False))
         return max(0, (self.sweep.trials or 0) - ended)
 
     def next_job(self) -> SweepJob | None:
-        """Return a trial whose processes are gone, or a new one; None where others run what is left."""
+        """Return an abandoned trial or a new one; None if other processes run the rest."""
         while True:
             with exclusive(self.sweep.directory):
                 job = self._abandoned() or self._new()
@@ -84,27 +84,27 @@ class Search(SweepRun):
             try:
                 (self.checked[job.number],) = preflight_each(command_of(self.sweep), [job.overrides])
                 return job
-            except UserError as error:  # values that are right one by one, but not together
+            except UserError as error:  # values that are valid one by one, but not together
                 self.worst = max(self.worst, WRONG)
                 write_whole(self.sweep.log(job), f"Error: {error}\n")
                 say(f"[{job.number}/{self.sweep.trials}] {FAILED:<11} {self.label(job)}: Error: {error}")
                 self.record(replace(job, status=FAILED))
 
     def _abandoned(self) -> SweepJob | None:
-        """Return a trial whose processes are gone before it has ended; tell the study of those whose runs have."""
+        """Return an unfinished trial that no process holds; record those that ended without being recorded."""
         for trial in self._study.get_trials(states=(TrialState.RUNNING,)):
             job = self._job(trial.number, trial.params)
             if job.number in self._ended or not self._claim(job):
                 continue
             status = self.sweep.summary(job).get("status")
-            is_told = self._study.trials[trial.number].state.is_finished()  # by another process, before it let go
+            is_told = self._study.trials[trial.number].state.is_finished()  # by another process, before it unlocked it
             if not is_told and status not in (*COMPLETE, FAILED):
                 return job
             self.record(replace(job, status=str(status)))
         return None
 
     def _new(self) -> SweepJob | None:
-        """Return a new trial; None where there are enough."""
+        """Return a new trial; None if there are enough."""
         trials = self._study.get_trials()
         if len(trials) >= (self.sweep.trials or 0):
             return None
@@ -112,7 +112,7 @@ class Search(SweepRun):
         job = self._job(len(trials), params)
         if not self._claim(job):
             return None
-        self._study.add_trial(  # at once: a kill leaves all of it, or nothing
+        self._study.add_trial(  # in one call: a kill leaves all of it, or nothing
             optuna.trial.create_trial(
                 state=TrialState.RUNNING, params=params, distributions=self.opened.space, user_attrs={"run": job.run}
             )
@@ -120,9 +120,9 @@ class Search(SweepRun):
         return job
 
     def _suggest(self, trials: Sequence[FrozenTrial]) -> dict[str, Any]:
-        """Return what Optuna suggests after these trials: with the same ones and the same seed, always the same."""
+        """Return Optuna's suggestion after these trials, which is determined by the trials and the seed."""
         seed = (self._config["seed"] * MAX_TRIALS + len(trials) + 1) % 2**32
-        sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)  # trials under way count as bad
+        sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)  # running trials count as bad
         study = optuna.create_study(direction=self._study.direction, sampler=sampler)
         study.add_trials(trial for trial in trials if trial.state != TrialState.WAITING)
         space, found = self.opened.space, study.ask(self.opened.space).params
@@ -131,12 +131,12 @@ class Search(SweepRun):
         }
 
     def _job(self, number: int, params: Mapping[str, Any]) -> SweepJob:
-        """Return the job of a trial that the study numbers from 0."""
+        """Return the job of a trial; `number` is the study's, from 0."""
         own = [f"{key}={as_text(params[key], each)}" for key, each in self.opened.space.items()]
         return SweepJob(number + 1, [*self.opened.fixed, *own], run_name(number + 1, own))
 
     def label(self, job: SweepJob) -> str:
-        """Return the overrides that tell a trial from the others."""
+        """Return the overrides that distinguish a trial from the others."""
         return " ".join(job.overrides[len(self.opened.fixed) :])
 
     def _claim(self, job: SweepJob) -> bool:
@@ -148,7 +148,7 @@ class Search(SweepRun):
         return {TRIAL: json.dumps({"storage": self._storage, "study": self.sweep.study, "number": job.number - 1})}
 
     def record(self, job: SweepJob) -> None:
-        """Tell the study how a trial has ended, and let go of it; an interrupted one stays open, to be resumed."""
+        """Record the end of a trial in the study, and unlock it; an interrupted trial stays open, to be resumed."""
         if job.status == RUNNING:
             return
         self._ended.add(job.number)
@@ -164,7 +164,7 @@ class Search(SweepRun):
             os.close(self.claims.pop(job.number))
 
     def describe_end(self) -> list[str]:
-        """Return which trials failed, how many were pruned, and the best one, in a line each."""
+        """Return lines on the trials that failed, the number that were pruned, and the best one."""
         trials = self._study.trials
         failed = [self._job(trial.number, trial.params) for trial in trials if trial.state == TrialState.FAIL]
         lines = [f"Job {job.number} {FAILED}: see {self.sweep.log(job)}" for job in failed]

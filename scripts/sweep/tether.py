@@ -1,7 +1,7 @@
 """Run a Python script that ends with the process that started it: `python tether.py <descriptor> <script> ...`.
 
-Only that process holds the writing end of the descriptor's pipe. When it is gone, however it ended, the pipe closes,
-and this process is killed with all that it has started. Linux and macOS.
+Only that process holds the write end of the descriptor's pipe. When it is gone, however it ended, the pipe closes, and
+this process is killed with all that it has started. Works on Linux and macOS.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ def end_with(descriptor: int) -> None:
     """Wait until the other end of a pipe, to which nothing is written, is closed; then kill this process group."""
     while os.read(descriptor, 1):
         pass
-    if os.getpgrp() == os.getpid():  # of its own, as it was started
+    if os.getpgrp() == os.getpid():  # its own group, as a sweep starts it
         os.killpg(0, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def main() -> None:
-    """Watch, and run the script in place of this one."""
+    """Watch the pipe, and run the script in place of this one."""
     descriptor, *arguments = sys.argv[1:]
     threading.Thread(target=end_with, args=(int(descriptor),), name="tether", daemon=True).start()
     sys.argv = arguments

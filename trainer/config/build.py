@@ -16,7 +16,7 @@ from hookline.trainer.errors import UserError, check_choice, did_you_mean
 
 
 def resolve(path: Any, *, group: str | None = None, plugins: Sequence[str] = ()) -> Callable[..., Any]:
-    """Return the class or function that an import path names."""
+    """Return the class or function at an import path."""
     check_path(path, group=group, plugins=plugins)
     module_path, _, name = path.rpartition(".")
     module = _import(module_path, path)
@@ -37,7 +37,7 @@ def _import(module_path: str, path: str) -> ModuleType:
         return importlib.import_module(module_path)
     except ModuleNotFoundError as error:
         if not f"{module_path}.".startswith(f"{error.name}."):
-            raise  # what the module imports is missing: the traceback says where
+            raise  # a dependency of the module is missing: the traceback shows where
         raise UserError(f"_target_={path}: {describe_missing(str(error.name))}") from error
 
 
@@ -52,7 +52,7 @@ def bind(
     plugins: Sequence[str] = (),
     injected: Iterable[str] | None = None,
 ) -> None:
-    """Check that a node's `_target_` exists and takes the node's arguments, without calling it. Nested nodes, too."""
+    """Check recursively that a node's `_target_` exists and takes the node's arguments, without calling it."""
     target, path = _target(node, group, plugins), node[TARGET]
     if kind is not None and inspect.isclass(target) and not issubclass(target, kind):
         raise UserError(f"_target_={path} does not derive from {kind.__name__}. Expected a class that does.")
@@ -61,7 +61,7 @@ def bind(
     for name, value in given.items():
         if name in parameters:
             annotation = parameters[name].annotation
-            is_object = isinstance(value, Mapping) and TARGET in value  # of which nothing is known yet
+            is_object = isinstance(value, Mapping) and TARGET in value  # of a type that is not known yet
             if isinstance(value, PLAIN) and not is_object and not fits(value, annotation):
                 raise UserError(f"{name}={show(value)} received for {path}. Expected {describe(annotation)}.")
         elif not takes_any:
@@ -82,7 +82,7 @@ def build(
     plugins: Sequence[str] = (),
     **injected: Any,
 ) -> Any:
-    """Return what a node's `_target_` returns, an instance of `kind` where it is given; nested nodes come first."""
+    """Build nested nodes, then call a node's `_target_`; return the result, an instance of `kind` if it is given."""
     bind(node, group=group, kind=kind, plugins=plugins, injected=injected)  # the whole node, before anything is called
     target = _target(node, group, plugins)
     parameters, takes_any = parameters_of(target)
@@ -92,7 +92,7 @@ def build(
     try:
         part = target(**arguments)
     except ValueError as error:
-        constructor = target.__init__ if inspect.isclass(target) else target  # a subclass may inherit that of Keras
+        constructor = target.__init__ if inspect.isclass(target) else target  # a subclass may inherit Keras's
         if isinstance(error, UserError) or not str(getattr(constructor, "__module__", "")).startswith("keras."):
             raise
         raise UserError(f"{node[TARGET]} refuses its arguments: {str(error).strip().splitlines()[0]}") from error
@@ -111,8 +111,8 @@ def _target(node: Mapping[str, Any], group: str | None, plugins: Sequence[str]) 
 
 
 def _as_typed(value: Any, parameter: inspect.Parameter | None) -> Any:
-    """Return a value, as a float if only the default says that it is one: Keras refuses momentum=0."""
-    # Where there is an annotation, an integer may mean something else: a number of examples, not a share.
+    """Convert an integer to float if the parameter has no annotation but a float default: Keras rejects momentum=0."""
+    # With an annotation, an integer may have its own meaning: a number of examples instead of a fraction.
     if type(value) is not int or parameter is None or parameter.annotation != like(parameter.default):
         return value
     return float(value) if isinstance(parameter.default, float) else value
@@ -129,9 +129,9 @@ def _build_nested(value: Any, plugins: Sequence[str]) -> Any:
 
 
 def parameters_of(target: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter], bool]:
-    """Return the keyword arguments of a target, and whether it takes any others, too.
+    """Return the keyword arguments of a target, and whether it accepts any others.
 
-    A class that passes `**kwargs` to its bases takes what their constructors name, and no more.
+    A class that passes `**kwargs` to its bases accepts only the arguments that their constructors name.
     """
     parameters: dict[str, inspect.Parameter] = {}
     functions = [target]
@@ -150,7 +150,7 @@ def parameters_of(target: Callable[..., Any]) -> tuple[dict[str, inspect.Paramet
 
 
 def _parameter(parameter: inspect.Parameter, function: Callable[..., Any]) -> inspect.Parameter:
-    """Return a parameter with the type that it takes as its annotation, or one derived from its default."""
+    """Return a parameter with its evaluated annotation, or with one derived from its default if it has none."""
     annotation = parameter.annotation
     if isinstance(annotation, str):
         annotation = _evaluated(annotation, inspect.unwrap(function))
@@ -160,7 +160,7 @@ def _parameter(parameter: inspect.Parameter, function: Callable[..., Any]) -> in
 
 
 def _evaluated(annotation: str, function: Callable[..., Any]) -> Any:
-    """Return the type that an annotation written as text means; Any where its names are not imported at run time."""
+    """Evaluate an annotation given as a string; return Any if its names are not imported at run time."""
     probe = type("Probe", (), {"__annotations__": {"value": annotation}, "__module__": function.__module__})
     try:
         return inspect.get_annotations(probe, eval_str=True)["value"]

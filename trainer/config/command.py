@@ -1,4 +1,4 @@
-"""The command line, and the config that Hydra composes from it. What is internal to Hydra is used here alone."""
+"""The command line, and the config that Hydra composes from it. Only this module uses Hydra's internals."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ class Command:
     overrides: tuple[str, ...] = ()  # such as "recipe=bnn", "+hooks=center_loss", "~hooks.progress"
     sweep: bool = False  # whether -m was given
     directory: str | None = None  # of the sweep; None for a new one
-    jobs: int | None = None  # of the sweep at a time; None for as many as fit
-    trials: int | None = None  # how many jobs a search makes; None for every combination of what the overrides list
+    jobs: int | None = None  # of the sweep that run at once; None for as many as fit
+    trials: int | None = None  # number of jobs of a search; None to run every combination of the listed values
     storage: str | None = None  # URL of the database with the study of a search; None for a file in its directory
-    config_dir: str | None = None  # a further directory of configs
-    config_name: str | None = None  # another root config than train
-    run: bool = False  # whether --run was given, which says what happens without it
+    config_dir: str | None = None  # an additional config directory
+    config_name: str | None = None  # a root config other than train
+    run: bool = False  # whether --run was given, which is the default behavior
     display: list[str] = field(default_factory=list)  # flags of Hydra that show something, such as ["--cfg", "job"]
-    explain: list[str] = field(default_factory=list)  # keys whose values are explained, in place of training
+    explain: list[str] = field(default_factory=list)  # keys to explain instead of training
 
     @property
     def flags(self) -> list[str]:
-        """Return the flags that say where configs lie, for a job of its own."""
+        """Return the flags that locate the configs, to be passed to each job."""
         named = (("--config-dir", self.config_dir), ("--config-name", self.config_name))
         return [text for flag, value in named if value is not None for text in (flag, value)]
 
@@ -135,7 +135,7 @@ def parse_overrides(texts: Sequence[str], loader: ConfigLoader) -> list[Override
 
 
 def expand_sweep(overrides: Sequence[Override], sweep: bool) -> list[list[str]]:
-    """Return the overrides of each job: the product of everything that lists several values."""
+    """Return the overrides of each job: the product of all overrides that list several values."""
     choices = []
     for override in overrides:
         choices.append(_choices(override) if override.is_sweep_override() else [str(override.input_line)])
@@ -174,7 +174,7 @@ class Composer:
 
     loader: ConfigLoader  # Hydra's, with the search path of this run
     config_name: str  # the root config
-    composed: dict[tuple[str, ...], DictConfig] = field(default_factory=dict)  # before, by the overrides
+    composed: dict[tuple[str, ...], DictConfig] = field(default_factory=dict)  # cache, by overrides
 
     def groups(self) -> list[str]:
         return [name for name in self.loader.list_groups("") if name != "hydra" and not name.startswith("_")]
@@ -186,10 +186,10 @@ class Composer:
 
     def options(self, group: str) -> list[str]:
         options = self.loader.get_group_options(group, results_filter=ObjectType.CONFIG)
-        return [option for option in options if (group, option) != ("hooks", "default")]  # which every run has
+        return [option for option in options if (group, option) != ("hooks", "default")]  # part of every run
 
     def compose(self, overrides: Sequence[str]) -> DictConfig:
-        """Return the composed config; references to other values stay as they are written."""
+        """Return the composed config; references to other values are not resolved."""
         key = tuple(overrides)
         if key not in self.composed:
             with _composing():
@@ -207,11 +207,11 @@ class Composer:
 
 
 def with_values(config: DictConfig, overrides: Sequence[Override]) -> dict[str, Any]:
-    """Return a composed config as plain values with some set as Hydra sets them, without reading the files again."""
+    """Apply value overrides to a composed config as Hydra does, without rereading the files; return plain values."""
     config = copy.deepcopy(config)
     with _composing():
         for key in [each.key_or_group for each in overrides if isinstance(each.value(), dict)]:
-            if OmegaConf.is_list(OmegaConf.select(config, key)):  # OmegaConf does not put a mapping in its place
+            if OmegaConf.is_list(OmegaConf.select(config, key)):  # OmegaConf does not replace a list with a mapping
                 OmegaConf.update(config, key, None, force_add=True)
         ConfigLoaderImpl._apply_overrides_to_config(list(overrides), config)
     return OmegaConf.to_container(config)  # type: ignore[return-value]
@@ -234,7 +234,7 @@ def _composing() -> Iterator[None]:
 def open_composer(
     command: Command, config_dir: Path = CONFIG_DIR, overrides: Sequence[str] | None = None
 ) -> Iterator[Composer]:
-    """Start Hydra for a command and give a composer."""
+    """Start Hydra for a command and yield a composer."""
     directories = _directories(command, command.overrides if overrides is None else overrides, config_dir)
     ConfigStore.instance().store(name=SCHEMA_NAME, node=TrainConfig)
     with hydra.initialize_config_dir(str(config_dir), job_name="train", version_base=HYDRA_VERSION_BASE):
@@ -253,7 +253,7 @@ def open_composer(
 
 
 def _directories(command: Command, overrides: Sequence[str], config_dir: Path) -> dict[str, str]:
-    """Return the directories of configs beside ours, with the providers that Hydra shows for them."""
+    """Return the config directories other than ours, with the provider names that Hydra shows for them."""
     directories = {}
     if (own := command.config_dir) is not None:
         if not os.path.isdir(own):
@@ -268,7 +268,7 @@ def _directories(command: Command, overrides: Sequence[str], config_dir: Path) -
 
 def typed(config: dict[str, Any]) -> dict[str, Any]:
     """Return a composed config with types applied and references resolved."""
-    try:  # in a fresh schema: what `+` added is in the composed one without being checked
+    try:  # into a fresh schema: the composed config holds keys added by `+` unchecked
         merged = OmegaConf.merge(OmegaConf.structured(TrainConfig), config)
         return OmegaConf.to_container(merged, resolve=True, throw_on_missing=True)  # type: ignore[return-value]
     except MissingMandatoryValue as error:
@@ -286,12 +286,12 @@ def _one_line(error: BaseException) -> str:
 
 
 def show(command: Command, config_dir: Path = CONFIG_DIR) -> None:
-    """Let Hydra show what its flags ask for: the composed config, the defaults list, its own help."""
+    """Let Hydra print what its flags request: the composed config, the defaults list, or its own help."""
     ConfigStore.instance().store(name=SCHEMA_NAME, node=TrainConfig)
     directories = _directories(command, command.overrides, config_dir)
     beyond = [f"file://{each}" for each, name in directories.items() if name != "command-line"]
-    places = ",".join(json.dumps(each, ensure_ascii=False) for each in beyond)  # Hydra knows no escape of JSON
+    places = ",".join(json.dumps(each, ensure_ascii=False) for each in beyond)  # Hydra does not decode JSON escapes
     beside = [f"hydra.searchpath=[{places}]"] if places else []
     sys.argv = [sys.argv[0], *command.overrides, *beside, *command.display, *command.flags]
     main = hydra.main(version_base=HYDRA_VERSION_BASE, config_path=str(config_dir), config_name=CONFIG_NAME)
-    main(lambda config: None)()  # it shows something, and runs no task
+    main(lambda config: None)()  # Hydra prints, and runs no task

@@ -1,4 +1,4 @@
-"""Keys of a config: which exist, what was probably meant, and where the value of each comes from."""
+"""Keys of a config: check that they exist, suggest the one that was meant, and trace where each value comes from."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hookline.trainer.config.stored import LOADER
 from hookline.trainer.errors import UserError, did_you_mean, nearest, unknown_name
 
 ELSEWHERE = {f"task.{key}": f" task=supervised takes any Keras {key}." for key in ("loss", "metrics")}
-"""Where an argument is known that a part of the run does not take."""
+"""Hints for arguments that a part of the run does not take, but another option does."""
 
 
 def is_group_choice(override: Override, composer: Composer) -> bool:
@@ -29,7 +29,7 @@ def is_group_choice(override: Override, composer: Composer) -> bool:
 
 
 def check_choice(override: Override, composer: Composer) -> None:
-    """Check an override that chooses an option of a group: it exists, and Hydra does not ignore the sign."""
+    """Check that an override of a group names an existing option, and has a sign that Hydra does not ignore."""
     group, text, value = override.key_or_group, override.input_line, override.value()
     section = group.split("/")[0]
     if override.is_delete() or value is None:
@@ -49,7 +49,7 @@ def check_choice(override: Override, composer: Composer) -> None:
 
 
 def foreign_nodes(overrides: Iterable[Override], base: Mapping[str, Any]) -> set[str]:
-    """Return the nodes that get another `_target_` than the files give them; `bind` checks their arguments."""
+    """Return the nodes for which an override changes the `_target_` of the files; `bind` checks their arguments."""
     found = set()
     for override in overrides:
         for path, value in _entries(override.key_or_group, override.value()):
@@ -60,29 +60,29 @@ def foreign_nodes(overrides: Iterable[Override], base: Mapping[str, Any]) -> set
 
 
 def check_value(override: Override, base: Mapping[str, Any], foreign: set[str], composer: Composer) -> None:
-    """Check that an override sets, adds or removes what a run can have; Hydra and `bind` check signs and values."""
+    """Check that a run can have what an override sets, adds or removes; Hydra and `bind` check signs and values."""
     for path, _ in _entries(override.key_or_group, override.value(), base):
         node = min((each for each in foreign if f"{path}.".startswith(f"{each}.")), key=len, default="")
         if not node:
             find_value(path, base, composer)
             if override.is_delete() and not is_part(path):
                 raise UserError(f"'{override.input_line}' removes what every run needs. Expected ~hooks.<name>.")
-        elif "." in node and not is_part(node):  # the signature of its target says which arguments there are
+        elif "." in node and not is_part(node):  # the signature of its target defines the arguments
             find_value(node, base, composer)
 
 
 def _may_build(node: str, base: Mapping[str, Any]) -> bool:
-    """Return whether a node is a place for something with a `_target_`: a section that has one, or a part by name."""
+    """Return whether a node may have a `_target_`: it is in a section that has one, or is a named part."""
     root, _, rest = node.partition(".")
     section = base.get(root)
     return isinstance(section, Mapping) and (TARGET in section or (root in NAMED and bool(rest)))
 
 
 def _entries(path: str, value: Any, base: Mapping[str, Any] | None = None) -> Iterator[tuple[str, Any]]:
-    """Yield what a value sets, one entry at a time.
+    """Yield the entries that a value sets, each with its path.
 
-    With a base, a mapping is taken apart only where it is merged into another, or where nothing is set yet; in place of
-    null it is one value. Without a base, it is taken apart everywhere.
+    With a base, a mapping is split only where it is merged into another one, or where nothing is set yet; where it
+    replaces null it is one value. Without a base, it is always split.
     """
     merged = base is None or isinstance(lookup(base, path), Mapping) or follow(base, path)[1] is not None
     if isinstance(value, Mapping) and value and merged:
@@ -93,7 +93,7 @@ def _entries(path: str, value: Any, base: Mapping[str, Any] | None = None) -> It
 
 
 def find_value(path: str, base: Mapping[str, Any], composer: Composer) -> Any:
-    """Return the value that a path has in the config."""
+    """Return the value at a path in the config."""
     passed, rest = follow(base, path)
     node = passed[-1][1] if passed else base
     if rest is not None:
@@ -136,7 +136,7 @@ COMMENT = re.compile(r"[^\"']*?(?:^|\s)#\s*(.*)")
 
 @cache
 def read_places(path: Path) -> dict[str, tuple[int, str]]:
-    """Return the line of every key of a YAML file, keys in keys as "trainer.epochs", and the comment beside it."""
+    """Return the line of every key of a YAML file, nested ones as "trainer.epochs", and the comment after it."""
     text = path.read_text(encoding="utf-8")
     found: dict[str, tuple[int, str]] = {}
     root = yaml.compose(text, Loader=LOADER)
@@ -167,21 +167,21 @@ class Layer:
     label: str  # of the file, or of the override
     tree: Mapping[str, Any]  # plain values, from the root of the config
     file: Path | None = None  # None for an override, and for the schema
-    package: str = ""  # the key that the file is about
+    package: str = ""  # the key that the file's values belong to
 
 
 class Step(NamedTuple):
-    """Hold what one layer says of a key."""
+    """Hold what one layer sets for a key."""
 
-    path: str  # the key, or the one above it that the layer sets to a list, or to something without that key
+    path: str  # the key, or a parent of it that the layer sets to a list, or to a value without the key
     value: Any  # that the layer sets there
-    removes: bool  # whether it does
+    removes: bool  # whether the layer removes the key
     place: str  # such as "configs/hooks/prune.yaml:5"
-    comment: str  # that stands there
+    comment: str  # in the file at that place
 
 
 def layers_of(overrides: Sequence[Override], composer: Composer) -> list[Layer]:
-    """Return everything that Hydra composes a config of, in its order."""
+    """Return the files and overrides from which Hydra composes a config, in its order."""
     files = [
         _file_layer(default.config_path, default.package or "", composer)
         for default in composer.defaults([str(override.input_line) for override in overrides])
@@ -192,7 +192,7 @@ def layers_of(overrides: Sequence[Override], composer: Composer) -> list[Layer]:
 
 
 def chain_of(key: str, layers: Sequence[Layer]) -> list[Step]:
-    """Return what each layer says of a key, in order; the last one wins."""
+    """Return what each layer sets for a key, in order; the last one wins."""
     steps: list[Step] = []
     for layer in layers:
         step = _look_up(layer, key)
@@ -206,7 +206,7 @@ def _look_up(layer: Layer, key: str) -> Step | None:
     if not passed or (rest is not None and isinstance(passed[-1][1], Mapping)):
         return None
     lists = [depth for depth, (_, value) in enumerate(passed, start=1) if isinstance(value, list)]
-    names = [name for name, _ in passed[: min(lists, default=None)]]  # a file names no entry of a list
+    names = [name for name, _ in passed[: min(lists, default=None)]]  # list entries have no key in a file
     path = ".".join(names)
     line, comment = (read_places(layer.file) if layer.file else {}).get(path.removeprefix(f"{layer.package}."), (0, ""))
     place = f"{layer.label}:{line}" if line else layer.label
@@ -228,7 +228,7 @@ def _file_layer(config_path: str, package: str, composer: Composer) -> Layer:
 
 
 def override_layer(override: Override) -> Layer:
-    """Return what an override of the command line sets."""
+    """Return the layer of a command-line override."""
     value = None if override.is_delete() else override.value()
     return Layer(f"the command line, {override.input_line}", _nested(override.key_or_group, value))
 
@@ -240,7 +240,7 @@ def _nested(path: str, value: Any) -> dict[str, Any]:
 
 
 def _relative(path: Path) -> str:
-    """Return a path relative to the project's root, or to the current directory, where it lies below."""
+    """Return a path relative to the project's root or to the current directory, if it is inside one of them."""
     for root in (CONFIG_DIR.parent, Path.cwd()):
         if path.is_relative_to(root):
             return path.relative_to(root).as_posix()

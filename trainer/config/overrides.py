@@ -25,16 +25,16 @@ def show(value: Any) -> str:
 
 
 def visible(value: Any) -> str:
-    """Return a value as `show` does, an empty text in quotes."""
+    """Return a value as `show` does, but an empty string in quotes."""
     return show(value) if value != "" else "''"
 
 
 def quoted(path: Path | str) -> str:
-    """Return a path as a value on the command line, in quotes where it holds special characters."""
+    """Return a path as a value on the command line, in quotes if it has special characters."""
     text = str(path)
     if PLAIN.fullmatch(text):
         return text
-    # Hydra reads a backslash as itself, except before a quote.
+    # Hydra takes a backslash literally, except before a quote.
     return "'" + re.sub(r"(\\+)(?='|$)", r"\1\1", text).replace("'", "\\'") + "'"
 
 

@@ -1,8 +1,8 @@
-"""What a config may name: parts that `configs/` lists, by group, classes of Keras, plugins; and our own version.
+"""Import paths that a config may name: parts listed in `configs/` by group, Keras classes, plugins; and our version.
 
-A config may come from a stranger, and a `_target_` is a call. So an import path into this project, or into an installed
-plugin, must be listed by a file of its `configs/`, in the group that it is used in; `plugins=` allows a package as a
-whole. The object at the path must be such a part itself, so that an alias leads nowhere else.
+A config may come from an untrusted source, and a `_target_` is a call. An import path into this project, or into an
+installed plugin, must therefore be listed in a file of its `configs/`, in the group in which it is used; `plugins=`
+allows a whole package. The object at the path must itself be such a part, so an alias cannot lead elsewhere.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ GROUP = "hookline.plugins"
 OWN_PACKAGE = "hookline"
 OWN_CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 TAKEN = {OWN_PACKAGE, "keras", "tensorflow", *sys.stdlib_module_names}
-"""Top-level names that no plugin may have: they would allow a config to call what builds no part of a run."""
+"""Top-level names that no plugin may have: they would let a config call code that builds no part of a run."""
 
 
 def own_version() -> str:
-    """Return the version of pyproject.toml in a clone, else of the installed package."""
+    """Return the version from pyproject.toml in a clone, otherwise that of the installed package."""
     if IS_CLONE:
         text = (OWN_CONFIGS.parent / "pyproject.toml").read_text(encoding="utf-8")
         return str(tomllib.loads(text)["project"]["version"])
@@ -47,17 +47,17 @@ __version__ = own_version()
 
 @dataclass(frozen=True)
 class Plugin:
-    """Describe a package that brings parts of a run."""
+    """Describe a package that provides parts of a run."""
 
-    name: str  # of its entry point; of the package for one that `plugins=` names
-    package: str  # the import path that its `_target_`s begin with; "" if the entry point names none
-    distribution: str | None = None  # what was installed; None for one that `plugins=` names
+    name: str  # of the entry point, or of the package if it is named by `plugins=`
+    package: str  # prefix of its `_target_`s; "" if the entry point names no valid one
+    distribution: str | None = None  # the installed one; None if it is named by `plugins=`
     version: str | None = None  # of the distribution
     configs: Path | None = None  # its folder of configs, with recipe/, hooks/, model/, data/ and so on
     problem: str | None = None  # why its configs are not used, in one line; None if they are
 
     def options(self, group: str = "") -> dict[str, Path]:
-        """Return the files of a group, or of all, by the names that choose them; none if the plugin has a problem."""
+        """Return the files of a group, or of all groups, by option name; empty if the plugin has a problem."""
         if self.configs is None or self.problem:
             return {}
         folder = self.configs / group
@@ -66,7 +66,7 @@ class Plugin:
 
 
 def declared_plugins() -> Iterator[Plugin]:
-    """Yield what the installed distributions declare, each once: the first on the path counts, as in an import."""
+    """Yield the plugins of the installed distributions, each once: the first on the path counts, as in an import."""
     for entry in entry_points(group=GROUP):
         distribution: Any = entry.dist
         yield _plugin(entry.name, entry.value.strip(), distribution.name, distribution.version)
@@ -84,12 +84,12 @@ def _plugin(name: str, package: str, distribution: str, version: str | None) -> 
 
 
 def configs_in(folders: Iterable[Path]) -> Path | None:
-    """Return the folder of configs of a package; None without one."""
+    """Return the config folder of a package, or None."""
     return next((folder / "configs" for folder in folders if (folder / "configs").is_dir()), None)
 
 
 def package_folders(package: str) -> list[Path] | None:
-    """Return the folders of a package without importing it; none for a single-file module; None if it is missing."""
+    """Return the folders of a package without importing it: empty for a single-file module, None if it is missing."""
     name, *rest = package.split(".")
     try:
         spec = importlib.util.find_spec(name)
@@ -103,18 +103,18 @@ def package_folders(package: str) -> list[Path] | None:
 
 
 def describe_missing(package: str) -> str:
-    """Return a sentence that the package does not exist, and what to do about it."""
+    """Return the text of an error message that a package does not exist, with the fix."""
     return f"there is no module '{package}'. Expected it installed, or PYTHONPATH=<its directory> before the command."
 
 
 def installed_plugins(config_dir: Path = OWN_CONFIGS) -> list[Plugin]:
-    """Return the plugins of the installed packages in the order of their names, those with a problem among them."""
+    """Return the plugins of the installed packages, sorted by name, including those with a problem."""
     found = sorted(declared_plugins(), key=lambda each: (each.name, each.distribution or ""))
     return [replace(each, problem=each.problem or _clash(each, config_dir)) for each in found]
 
 
 def named_plugins(packages: Iterable[str], config_dir: Path = OWN_CONFIGS) -> list[Plugin]:
-    """Return the plugins that `plugins=` names and that are not installed as such."""
+    """Return the plugins that are named by `plugins=` but not installed as plugins."""
     others = [each for each in packages if each not in trusted_packages()]
     named = [Plugin(each, each, configs=configs_in(package_folders(each) or [])) for each in others]
     for plugin in named:
@@ -124,21 +124,21 @@ def named_plugins(packages: Iterable[str], config_dir: Path = OWN_CONFIGS) -> li
 
 
 def check_found(packages: Iterable[str]) -> None:
-    """Refuse packages that `plugins=` names and that cannot be found."""
+    """Refuse packages that are named by `plugins=` but cannot be found."""
     for package in packages:
         if package_folders(package) is None:
             raise UserError(f"{KEY} holds '{package}', but {describe_missing(package)}")
 
 
 def named_packages(overrides: Iterable[str]) -> list[str]:
-    """Return the packages that `plugins=[...]` among overrides names; mistakes in it are found where it is read."""
+    """Return the packages named by `plugins=[...]` in the overrides; mistakes in it are reported when it is parsed."""
     values = [value for key, _, value in (each.partition("=") for each in overrides) if key.lstrip("+") == KEY]
     names = [name for value in values for name in re.findall(r"[^\W\d][\w.]*", value)]
     return [name for name in dict.fromkeys(names) if name != "null" and name.partition(".")[0] not in TAKEN]
 
 
 def trusted_packages() -> list[str]:
-    """Return the packages of installed plugins: who has installed one trusts it, as with `plugins=`."""
+    """Return the packages of installed plugins: installing one means trusting it, like naming it in `plugins=`."""
     return list(dict.fromkeys(plugin.package for plugin in declared_plugins() if plugin.package))
 
 
@@ -148,7 +148,7 @@ def plugin_versions() -> dict[str, str | None]:
 
 
 def used_plugins(config: Any) -> list[str]:
-    """Return the names of the installed plugins that a config names a part of."""
+    """Return the names of the installed plugins that a config uses parts of."""
     paths = targets(config)
     return sorted({p.name for p in declared_plugins() if any(path.startswith(f"{p.package}.") for path in paths)})
 
@@ -159,13 +159,13 @@ def targets(config: Any) -> list[str]:
 
 
 def shadowed(directory: Path, config_dir: Path = OWN_CONFIGS) -> str | None:
-    """Say which file of a config directory has the name of one of the project's; None if none has."""
+    """Describe the first file of a config directory that has the same name as one of the project's, or return None."""
     found = ((path, config_dir / path.relative_to(directory)) for path in sorted(directory.rglob("*.yaml")))
     return next((f"{path} has the name of {ours}" for path, ours in found if ours.is_file()), None)
 
 
 def _clash(plugin: Plugin, config_dir: Path) -> str | None:
-    """Return in words which of a plugin's configs has the name of one of the project's; None if all are its own."""
+    """Describe the first config of a plugin that has the same name as one of the project's, or return None."""
     found = shadowed(plugin.configs, config_dir) if plugin.configs is not None else None
     return f"its {found}" if found else None
 
@@ -179,7 +179,7 @@ KINDS = {
     "augment": "augmentation",
     "hooks": "hook",
 }
-"""Groups of `configs/` whose files list parts, with what such a part is called."""
+"""Groups of `configs/` that list parts, with the word for such a part."""
 KERAS_FAMILIES = (
     *("applications", "constraints", "initializers", "layers"),
     *("losses", "metrics", "optimizers", "regularizers"),
@@ -190,7 +190,7 @@ KERAS_CLOSED = frozenset(
         *("IndexLookup", "IntegerLookup", "StringLookup", "TextVectorization"),  # read the file that `vocabulary` names
     )
 )
-KERAS_CONFIG = "class_name"  # Keras itself imports and calls what a mapping with this key names
+KERAS_CONFIG = "class_name"  # Keras itself imports and calls the object that a mapping with this key names
 _LISTED = re.compile(r"^\s*_target_:\s*([\w.]+)", re.MULTILINE)
 
 
@@ -204,7 +204,7 @@ def check_path(path: Any, *, group: str | None = None, plugins: Sequence[str] = 
 
 
 def check_tree(config: Mapping[str, Any], plugins: Sequence[str]) -> None:
-    """Check every import path of a config, each in the group where it stands, without importing anything."""
+    """Check every import path of a config for the group in which it is used, without importing anything."""
     for section, content in config.items():
         nodes = content if section in NAMED and isinstance(content, Mapping) else {section: content}
         for key, node in (each for part in nodes.values() for each in walk(part)):
@@ -232,7 +232,7 @@ def is_part(target: Any, *, group: str | None = None, plugins: Sequence[str] = (
 
 
 def declared(group: str | None) -> frozenset[str]:
-    """Return the import paths that the files of a group list, ours and those of installed plugins."""
+    """Return the import paths listed in the files of a group, ours and those of installed plugins."""
     if group is None:
         return frozenset()
     found = set(_listed(OWN_CONFIGS / group))
@@ -244,7 +244,7 @@ def declared(group: str | None) -> frozenset[str]:
 
 def _is_declared(path: str, group: str | None) -> bool:
     own = group is not None and path in _listed(OWN_CONFIGS / group)
-    return own or (path.partition(".")[0] != OWN_PACKAGE and path in declared(group))  # plugins take time to look for
+    return own or (path.partition(".")[0] != OWN_PACKAGE and path in declared(group))  # finding plugins is slow
 
 
 @lru_cache(maxsize=64)
@@ -260,7 +260,7 @@ def _of_plugins(path: str, plugins: Sequence[str]) -> bool:
 
 
 def _of_keras(path: str, group: str | None) -> bool:
-    """Return whether a path is in a family of Keras in which the group has parts."""
+    """Return whether a path is in a module of Keras from which the group may take parts."""
     wanted = {"model": ("applications",), "optimizer": ("optimizers",), "schedule": ("optimizers",)}
     root, *inner = path.removeprefix("keras.src.").removeprefix("keras.").split(".")
     families = KERAS_FAMILIES[1:] if group is None else wanted.get(group, ())
@@ -268,7 +268,7 @@ def _of_keras(path: str, group: str | None) -> bool:
 
 
 def _is_keras_part(target: Any, group: str | None) -> bool:
-    """Return whether Keras' own class or function is a part of a group. Its loaders, which are functions, are not."""
+    """Return whether a class or function of Keras is a part of a group; its loaders, which are functions, are not."""
     import keras
 
     if group == "model":

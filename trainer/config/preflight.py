@@ -44,12 +44,12 @@ from hookline.trainer.deferred import NeedsFramework, plain_warnings, quiet_star
 from hookline.trainer.errors import UserError, user_path
 
 RESUME = "resume"
-RECIPES_USE = "adam"  # the optimizer that their learning rates are for
+RECIPES_USE = "adam"  # the optimizer that the recipes' learning rates are for
 
 
 @dataclass(frozen=True)
 class Job:
-    """Hold one run to make."""
+    """Describe a run to start."""
 
     config: dict[str, Any]  # validated, plain values, references resolved; removed hooks and augmentations left out
     recipe: str  # the recipe's name; several are joined by "+"
@@ -64,7 +64,7 @@ def preflight(command: Command, config_dir: Path = CONFIG_DIR) -> list[Job]:
 
 
 def preflight_each(command: Command, jobs: Sequence[Sequence[str]]) -> list[Job]:
-    """Return jobs whose overrides are known, each composed and checked."""
+    """Return the jobs with the given overrides, each composed and checked."""
     with open_composer(command, overrides=[text for job in jobs for text in job]) as composer:
         for texts in jobs:
             expand_sweep(parse_overrides(texts, composer.loader), sweep=False)
@@ -72,7 +72,7 @@ def preflight_each(command: Command, jobs: Sequence[Sequence[str]]) -> list[Job]
 
 
 def check_display(command: Command) -> None:
-    """Check the overrides of a command that shows a config; it may be incomplete."""
+    """Check the overrides of a command that shows a config; the config may be incomplete."""
     with open_composer(command) as composer:
         ours = [each for each in parse_overrides(command.overrides, composer.loader) if not each.is_hydra_override()]
         expand_sweep(ours, sweep=False)
@@ -104,14 +104,14 @@ def check_job(texts: list[str], composer: Composer) -> Job:
 
 
 def _chooses_parts(overrides: Sequence[Override], recipe: str, composer: Composer) -> bool:
-    """Return whether another than a recipe of ours chose a part: only then can files have set values for others."""
+    """Return whether anything but one of our recipes chose a part; only then can files set values for other parts."""
     found = composer.load(f"recipe/{recipe}")  # None for several recipes
     typed_in = any(each.key_or_group in PARTS or TARGET in str(each.input_line) for each in overrides)
     return typed_in or found is None or found.provider != "main"
 
 
 def _leave_out(config: dict[str, Any], recipe: str, overrides: Sequence[Override], composer: Composer) -> None:
-    """Remove, with a warning, what files set for another `_target_` and the current one does not accept."""
+    """Remove, with a warning, arguments that files set for another `_target_` and the current one does not accept."""
     layers = layers_of(overrides, composer)
     recipes = [with_values(composer.compose([f"recipe={name}"]), []) for name in recipe.split("+")]
     nodes = [(config, name, name) for name in PARTS]
@@ -120,7 +120,7 @@ def _leave_out(config: dict[str, Any], recipe: str, overrides: Sequence[Override
         if (node := parent[name]) is None:
             continue
         said = [children(lookup(layer.tree, path)) for layer in layers]
-        own: dict[str, Any] = next((each for each in reversed(said) if TARGET in each), {})  # beside the part's path
+        own: dict[str, Any] = next((each for each in reversed(said) if TARGET in each), {})  # set next to `_target_`
         typed_in = [each for layer, each in zip(layers, said, strict=True) if layer.file is None]
         given = {key for each in (own, *typed_in) for key in each}  # kept, even if wrong: refused later
         files = [*said, *(children(lookup(alone, path)) for alone in recipes)]
@@ -136,9 +136,9 @@ def _leave_out(config: dict[str, Any], recipe: str, overrides: Sequence[Override
 
 
 def _refused(node: Mapping[str, Any], names: Sequence[str], group: str, plugins: Sequence[str]) -> list[str]:
-    """Return those of the arguments that a node's target does not take; none if it is not known: `bind` says why."""
+    """Return the arguments that a node's target does not take; none if it is unknown, which `bind` reports."""
     try:
-        with quiet_start():  # a part of Keras needs it imported
+        with quiet_start():  # resolving a part of Keras imports Keras
             taken, takes_any = parameters_of(resolve(node[TARGET], group=group, plugins=plugins))
     except UserError:
         return []
@@ -146,7 +146,7 @@ def _refused(node: Mapping[str, Any], names: Sequence[str], group: str, plugins:
 
 
 def _check_keys(overrides: Sequence[Override]) -> None:
-    """Check that each key is given once, since Hydra takes one of several without a word, and is not Hydra's own."""
+    """Check that each key is given once (Hydra would silently use one of several values) and is not Hydra's own."""
     for override in overrides:
         if override.is_hydra_override() or override.key_or_group == "hydra":
             raise UserError(
@@ -160,7 +160,7 @@ def _check_keys(overrides: Sequence[Override]) -> None:
 
 
 def _compose(overrides: Sequence[Override], composer: Composer) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the composed config and what each group is set to, after checking each override separately."""
+    """Return the composed config and the option chosen for each group, after checking each override separately."""
     choosing = [override for override in overrides if is_group_choice(override, composer)]
     setting = [override for override in overrides if override not in choosing]
     choices = {each.key_or_group: show(each.value()) for each in choosing if each.type.name == "CHANGE"}
@@ -175,13 +175,13 @@ def _compose(overrides: Sequence[Override], composer: Composer) -> tuple[dict[st
 
 
 def resumed_run(overrides: Sequence[Override]) -> str | None:
-    """Return the run directory that resume= names; None if a new run is asked for."""
+    """Return the run directory given by resume=; None for a new run."""
     value = next((each.value() for each in overrides if each.get_key_element() == RESUME), None)
     return None if value is None else str(value)
 
 
 def resumed_config(run: str, overrides: Sequence[Override], composer: Composer) -> tuple[dict[str, Any], str]:
-    """Return the config of a resumed run with what may be changed in it, and its recipe's name."""
+    """Return the config of a resumed run with the permitted changes applied, and its recipe's name."""
     stored = {**read_stored(run, RESUME), RESUME: run}
     if (stored.get("task") or {}).get(TARGET) == PYTHON:
         raise UserError(
@@ -203,13 +203,13 @@ def resumed_config(run: str, overrides: Sequence[Override], composer: Composer) 
 
 
 def _changed(stored: Mapping[str, Any], overrides: Sequence[Override], composer: Composer) -> dict[str, Any]:
-    """Return the stored config with the free overrides; refuse those that differ elsewhere, all at once."""
+    """Return the stored config with the permitted overrides; refuse all others that change a value, in one message."""
     node, differing = OmegaConf.create(dict(stored)), []
     for override in overrides:
         key = override.get_key_element()
         if override.is_delete() or override.is_add():
             raise UserError(f"'{override.input_line}' received with resume=. Expected {RESUME}=<run> and key=value.")
-        if not (is_part(key) and override.value() is None and lookup(stored, key) is None):  # it is not there anyway
+        if not (is_part(key) and override.value() is None and lookup(stored, key) is None):  # already absent
             check_value(override, stored, set(), composer)
         found, value = OmegaConf.select(node, key), override.value()
         found = OmegaConf.to_container(found) if OmegaConf.is_config(found) else found
@@ -227,7 +227,7 @@ def _changed(stored: Mapping[str, Any], overrides: Sequence[Override], composer:
 
 
 def _outside(run: str) -> Mapping[str, str]:
-    """Return the digests of what hooks read, by the key that locates it; none before the first checkpoint."""
+    """Return the digests of the data that hooks read, by the key that locates it; empty before the first checkpoint."""
     from hookline.trainer.run.checkpoint import CheckpointStore
     from hookline.trainer.run.checkpoint_files import LAST
 
@@ -236,7 +236,7 @@ def _outside(run: str) -> Mapping[str, str]:
 
 
 def check_early(job: Job, *, directories: bool = True) -> None:
-    """Check what needs neither TensorFlow nor Keras; constructors of hooks and augmentations check their arguments."""
+    """Run the checks that need neither TensorFlow nor Keras, including constructors of hooks and augmentations."""
     config, plugins = job.config, job.config["plugins"]
     with without_frameworks():
         from hookline.trainer.run.blueprint import build_augments
@@ -252,7 +252,7 @@ def check_early(job: Job, *, directories: bool = True) -> None:
 
 
 def _unless_it_needs_frameworks(check: Callable[[], Any]) -> Any:
-    """Return the result of a check; None if it has to wait for TensorFlow or Keras."""
+    """Return the result of a check; None if it needs TensorFlow or Keras."""
     before = set(sys.modules)
     try:
         return check()
@@ -268,14 +268,14 @@ def _check_directories(config: Mapping[str, Any], recipe: str) -> None:
     """Check where a run writes and what it starts from."""
     from hookline.trainer.run.directory import check_initial, choose_directory
 
-    if config["resume"] is None:  # else its directory has been read
+    if config["resume"] is None:  # otherwise its directory was already read
         choose_directory(config["run_dir"], recipe, datetime.now())
         if config["init_from"] is not None:
             check_initial(config["init_from"])
 
 
 def _warn_of_rate(job: Job) -> None:
-    """Warn of a learning rate that a recipe set for an optimizer unlike the one that was typed."""
+    """Warn if a recipe's learning rate is unusual for the optimizer that was chosen on the command line."""
     typed_in = dict(text.partition("=")[::2] for text in job.overrides)
     name = typed_in.get("optimizer", RECIPES_USE)
     file = CONFIG_DIR / "optimizer" / f"{name}.yaml"
@@ -297,7 +297,7 @@ def _precheck(config: Mapping[str, Any], part: str) -> None:
 
 
 def _build_hooks(nodes: Mapping[str, Any], plugins: Sequence[str]) -> None:
-    """Construct every hook, and look for conflicts among those that could be constructed."""
+    """Construct every hook, and check those that could be constructed for conflicts."""
     from hookline.trainer.run.blueprint import build_hook
     from hookline.trainer.step.stage import order_hooks
 

@@ -28,9 +28,9 @@ def section(help_text: str, **limits: Any) -> Any:
 
 
 BALANCED = "balanced"
-"""Class weights or shares that make up for the sizes of the classes."""
+"""Class weights or shares that compensate for the sizes of the classes."""
 NAMED = {"hooks": "hook", "augment": "augmentation"}
-"""Sections that hold parts by name (+hooks=<name> adds, hooks.<name>=null removes), and what a part of each is."""
+"""Sections that hold parts by name (+hooks=<name> adds, hooks.<name>=null removes), with the word for such a part."""
 PARTS = ("data", "model", "schedule", "optimizer", "task")
 """Sections that are one part each."""
 BINDING = ("network", "objective")
@@ -39,7 +39,7 @@ BINDING = ("network", "objective")
 
 @dataclass
 class TrainerConfig:
-    """Say how long, how often and where to train."""
+    """Set how long, how often and where to train."""
 
     epochs: int | None = setting(None, "passes over the training split", minimum=1, maximum=10**9)
     steps: int | None = setting(None, "optimizer steps", minimum=1, maximum=10**12)
@@ -86,7 +86,7 @@ class TrainerConfig:
 
 @dataclass
 class TrainConfig:
-    """Hold everything that decides a run."""
+    """Hold all settings of a run."""
 
     seed: int = setting(0, "everything random follows from it", minimum=0, maximum=2**31 - 1)
     run_dir: str | None = setting(None, "directory of the run; null: runs/<recipe>/<date_time>")
@@ -107,18 +107,18 @@ class TrainConfig:
 
 
 def children(node: Any) -> dict[str, Any]:
-    """Return what a mapping holds by name, and what a list holds by place, from "0"; nothing for other values."""
+    """Return the values of a mapping by name, or those of a list by index from "0"; empty for other values."""
     if isinstance(node, Mapping):
         return {str(name): value for name, value in node.items()}
     return {str(place): value for place, value in enumerate(node)} if isinstance(node, list) else {}
 
 
 def follow(node: Any, key: str) -> tuple[list[tuple[str, Any]], str | None]:
-    """Follow a key through plain values, as far as it goes."""
+    """Follow a dotted key as far as it exists; return the (name, node) pairs on it, and the rest of the key or None."""
     passed: list[tuple[str, Any]] = []
     rest: str | None = key
     while rest is not None:
-        named = children(node)  # a name may hold dots itself, as the pattern "dense_.*" does
+        named = children(node)  # a name may itself contain dots, such as the pattern "dense_.*"
         name = max((each for each in named if f"{rest}.".startswith(f"{each}.")), key=len, default=None)
         if name is None:
             break
@@ -129,7 +129,7 @@ def follow(node: Any, key: str) -> tuple[list[tuple[str, Any]], str | None]:
 
 
 def leaves(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values that hold no further keys, each with its key."""
+    """Yield each leaf of nested mappings with its dotted key; a list or an empty mapping is a leaf."""
     if isinstance(node, Mapping) and node:
         for name, value in node.items():
             yield from leaves(value, f"{key}.{name}" if key else str(name))
@@ -138,26 +138,26 @@ def leaves(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def walk(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield a node and all nodes in it, mappings and lists too, each with its key below the first."""
+    """Yield a node and all nodes inside it, including mappings and lists, each with its key relative to the first."""
     yield key, node
     for name, child in children(node).items():
         yield from walk(child, f"{key}.{name}" if key else name)
 
 
 def lookup(node: Any, key: str) -> Any:
-    """Return the value that a key leads to; None if it leads to none."""
+    """Return the value at a dotted key, or None if there is none."""
     passed, rest = follow(node, key)
     return passed[-1][1] if rest is None else None
 
 
 def is_part(key: str) -> bool:
-    """Return whether a key is that of a part by name, such as "hooks.prune"."""
+    """Return whether a key is that of a named part, such as "hooks.prune"."""
     section, _, name = key.partition(".")
     return section in NAMED and bool(name) and "." not in name
 
 
 REFERENCE = re.compile(r"(?<!\\)(?:\\\\)*\$\{")
-MISSING = "???"  # how a config file asks the user for a value
+MISSING = "???"  # placeholder in a config file for a value that the user must give
 NAMES = {
     int: "a whole number",
     float: "a number",
@@ -170,7 +170,7 @@ NAMES = {
 
 
 def fits(value: Any, annotation: Any) -> bool:
-    """Return whether a value from a config fits an annotation. Annotations other than the simple ones fit all."""
+    """Return whether a config value matches an annotation; annotations that are not handled here match any value."""
     origin, arguments = get_origin(annotation) or annotation, get_args(annotation)
     if origin in (Union, types.UnionType):
         return any(fits(value, argument) for argument in arguments)
@@ -212,10 +212,10 @@ def describe(annotation: Any) -> str:
 
 
 def like(default: Any) -> Any:
-    """Return the annotation for values that may replace a default whose own annotation is not known."""
+    """Return an annotation for the values that may replace a default without an annotation."""
     if isinstance(default, bool):
         return bool | None
-    if isinstance(default, int | float):  # only the signature knows whether a number must be whole
+    if isinstance(default, int | float):  # the default does not show whether the number must be whole
         return float | None
     if isinstance(default, str) and default != MISSING:
         return str | float | list | dict | None
@@ -223,12 +223,12 @@ def like(default: Any) -> Any:
 
 
 def is_interpolation(value: Any) -> bool:
-    """Return whether a value refers to another one, as "${trainer.epochs}" does; after a backslash it does not."""
+    """Return whether a value refers to another one, such as "${trainer.epochs}", without a backslash before it."""
     return isinstance(value, str) and REFERENCE.search(value) is not None
 
 
 def validate(config: Mapping[str, Any]) -> None:
-    """Check the values of a composed config, whose names and types are right."""
+    """Check the values of a composed config; its names and types have been checked before."""
     trainer = config["trainer"]
     check_fields(TrainConfig, config, "")
     check_fields(TrainerConfig, trainer, "trainer.")
@@ -320,7 +320,7 @@ def _check_replicas(strategy: str, replicas: int | None) -> None:
 
 
 def _check_batch_parts(trainer: Mapping[str, Any]) -> None:
-    """Check that classes, micro batches and replicas, where their number is given, have equal parts of a batch."""
+    """Check that a batch divides evenly into classes, micro batches and replicas, where their numbers are given."""
     size, steps, classes = (trainer[key] for key in ("batch_size", "accumulation_steps", "classes_per_batch"))
     replicas = trainer["replicas"] or 1
     times = f" times trainer.accumulation_steps={steps}" if steps > 1 else ""
@@ -335,7 +335,7 @@ def _check_batch_parts(trainer: Mapping[str, Any]) -> None:
 
 
 def check_parts(size: int, parts: int, received: str, fewer: str) -> None:
-    """Refuse a batch that cannot be cut into equal parts, and name the nearest sizes that can."""
+    """Refuse a batch size that does not divide into equal parts, and name the nearest sizes that do."""
     if size % parts:
         lower = size - size % parts
         sizes = " or ".join(f"trainer.batch_size={each}" for each in (lower, lower + parts) if each)
@@ -346,7 +346,7 @@ def check_parts(size: int, parts: int, received: str, fewer: str) -> None:
 
 
 def check_class_parts(classes: int | None, parts: int, received: str, fewer: str) -> None:
-    """Refuse parts of a batch that would hold a single class, and so no pair of two."""
+    """Refuse parts of a batch with fractions of classes, or with a single class, which gives no pair of two classes."""
     if parts > 1 and classes is not None and (classes % parts or classes < 2 * parts):
         raise UserError(
             f"{received} received with trainer.classes_per_batch={classes}. Expected whole classes, and at least two "

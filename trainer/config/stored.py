@@ -1,4 +1,4 @@
-"""The configs of runs on disk: read as data, what a resumed run keeps of one, and how several differ."""
+"""Configs of runs on disk: read them as plain data, restrict what a resumed run may change, and compare several."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from hookline.trainer.errors import UserError, user_path
 from hookline.trainer.files import MAX_DEPTH, check_folders, read_text
 
 MAX_BYTES = 2**20
-"""A hundred times what a run writes."""
+"""A hundred times the size of the config that a run writes."""
 MAX_TEXT = 2**16
-"""Characters of one value: reading a longer number takes long."""
-LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where PyYAML was built with it
+"""Characters of one value: parsing a longer number is slow."""
+LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C if PyYAML was built with it
 
 
 def read_yaml(path: Path) -> Any:
@@ -31,12 +31,12 @@ def read_yaml(path: Path) -> Any:
     try:
         _check(text)
         return yaml.load(text, LOADER)
-    except (yaml.YAMLError, ArithmeticError) as error:  # of a number
+    except (yaml.YAMLError, ArithmeticError) as error:  # ArithmeticError: a number
         raise ValueError(str(error)) from error
 
 
 def _check(text: str) -> None:
-    """Refuse YAML that a run does not write, event by event, before anything is built from it."""
+    """Refuse YAML constructs that a run never writes, event by event, before anything is built from them."""
     depth = 0
     for event in yaml.parse(text, LOADER):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -50,7 +50,7 @@ FILE_NAME = "config.yaml"
 OVERRIDES = "overrides.txt"
 NEEDED = {"model", "trainer", "hooks"}
 PYTHON = "hookline.Trainer"
-"""In the config of a run that was trained by Python, the target of every part that only Python has."""
+"""Target, in the config of a run trained from Python, of every part that exists only in Python."""
 
 
 def read_stored(run: str, key: str) -> dict[str, Any]:
@@ -68,14 +68,14 @@ def read_stored(run: str, key: str) -> dict[str, Any]:
     if not is_config or not all(isinstance(config.get(section), dict) for section in NEEDED):
         raise UserError(f"{path} is not the config of a run. Expected the directory of a run.")
     for where, node in walk(config):
-        # a run writes its values, never references: this would read the environment of this process
+        # a run writes values, never references, which could read the environment of this process
         if "${" in where or (isinstance(node, str) and "${" in node):
             raise UserError(f"{path} holds a reference in {where}: {node!r}. Expected a value. Was the file changed?")
     return config
 
 
 def check_plugins(config: Mapping[str, Any], given: Any, key: str) -> None:
-    """Refuse packages that only the run's own file names: it may come from a stranger, and they would be executed."""
+    """Refuse packages that only the run's own file names: it may be untrusted, and their code would be executed."""
     if not isinstance(given, list | tuple):
         raise UserError(f"plugins={show(given)} received. Expected a list of packages, such as plugins=[my_package].")
     trusted = trusted_packages()
@@ -111,14 +111,14 @@ def recipe_of(run: str, key: str) -> str:
 
 
 def without_initial(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the config of a run whose weights come from a checkpoint, not from `init_from` or `model.weights`."""
+    """Return a config without `init_from` and `model.weights`, for a run that takes its weights from a checkpoint."""
     model = config["model"]
     begins = isinstance(model, Mapping) and isinstance(model.get("weights"), str)
     return {**config, "init_from": None, "model": {**model, "weights": None} if begins else model}
 
 
 def read_overrides(directory: Path) -> list[str]:
-    """Return the overrides of a run's command line; none if the file cannot be read."""
+    """Return the overrides of a run's command line; empty if the file cannot be read."""
     try:
         return read_text(directory / OVERRIDES).splitlines()
     except (OSError, ValueError):
@@ -126,7 +126,7 @@ def read_overrides(directory: Path) -> list[str]:
 
 
 def recipe_name(text: str) -> str:
-    """Return "bnn+frozen_mask" for what the command line calls "[bnn,frozen_mask]"."""
+    """Return the name of a recipe given on the command line: "bnn+frozen_mask" for "[bnn,frozen_mask]"."""
     return "+".join(part.strip(" '\"") for part in text.strip("[] ").split(","))
 
 
@@ -143,22 +143,22 @@ FREE = (
     "trainer.threads",
     "trainer.worker_timeout",
 )
-"""Keys that may differ from the run's own config. Other numbers of threads and replicas change bits, with a warning."""
+"""Keys that a resumed run may change. Other numbers of threads and replicas change bits of results, with a warning."""
 PLACES = ("data.path", "data.*.path", "data.*_path", "data.*_dir")
-"""Keys that locate the data; so does any other of `data` that names a file of `PLACE_SUFFIXES`. They may differ."""
+"""Keys that locate the data, as does any other key of `data` that names a file of `PLACE_SUFFIXES`. They may change."""
 PLACE_SUFFIXES = (".npy", ".npz")
 CONFIG_DIGEST = "config_sha256"
-"""Under which the environment of a checkpoint holds the digest of its run's config."""
+"""Key of the digest of a run's config in the environment of a checkpoint."""
 
 
 def config_digest(config: Mapping[str, Any]) -> str:
-    """Return a sha256 of the part of a config that a resumed run keeps."""
+    """Return the SHA-256 of the part of a config that a resumed run must keep."""
     kept = [[key, value] for key, value in leaves(config) if not is_free(key) and not is_place(key, value)]
     return hashlib.sha256(json.dumps(kept, default=str).encode()).hexdigest()
 
 
 def is_free(key: str) -> bool:
-    """Return whether a resumed run may have another value of a key."""
+    """Return whether a resumed run may change the value of a key."""
     return any(key == free or key.startswith(f"{free}.") for free in FREE)
 
 
@@ -172,15 +172,15 @@ def is_place(key: str, *values: Any) -> bool:
 IGNORED = ("seed", "run_dir", "resume", "debug", "trainer.max_seconds")
 """Settings in which runs of one group may differ: the seed, and those that do not change a result."""
 MISSING: Any = object()
-"""In place of a setting that a config does not have."""
+"""Placeholder for a setting that a config does not have."""
 Settings = dict[str, list[Any]]
 
 
 def spread_settings(configs: Sequence[Mapping[str, Any]], ignored: Collection[str] = IGNORED) -> Settings:
     """Return every setting with its value in each config, by dotted key; `MISSING` where a config lacks it.
 
-    Hooks and augmentations have a setting of their own, such as "hooks.prune": True where the run has it. A mapping
-    inside an argument is one value, unless it has the same keys in all configs that have it.
+    Each hook and augmentation is also a setting itself, such as "hooks.prune": True if the run has it. A mapping as an
+    argument is one value, unless it has the same keys in all configs that have it.
     """
     return {key: values for key, values in _spread((), list(configs)) if key not in ignored}
 
@@ -199,7 +199,7 @@ def _spread(path: tuple[str, ...], values: list[Any]) -> Iterator[tuple[str, lis
 
 
 def _opens(path: tuple[str, ...], present: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether a mapping is a place of settings, and not a value."""
+    """Return whether a mapping holds settings, rather than being one value."""
     if len(path) < 2 or (len(path) == 2 and path[0] in NAMED):
         return True
     return len({tuple(value) for value in present}) == 1 and bool(present[0])

@@ -1,1 +1,1 @@
-"""Where batches come from: sources, disjoint splits, and batches addressed by their step."""
+"""The input pipeline: data sources, disjoint splits, and batches addressed by step."""

@@ -1,4 +1,4 @@
-"""Augmentation: random changes of training examples, each a pure function of a batch and a seed for each example."""
+"""Augmentation: random changes of training examples, each a pure function of a batch and one seed per example."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ OWN = ("inputs", "targets", SOFT_TARGETS, "index", "weights")
 class Augment(ABC):
     """Change the examples of a training batch at random.
 
-    Augmentations run in the order of their priority, then of their name: what moves pixels (crop 10, flip 20, shift 30,
-    rotate 40), what changes their values (color 50, noise 60), what covers them (cutout 70), what mixes examples
+    Augmentations run in order of priority, then of name: first those that move pixels (crop 10, flip 20, shift 30,
+    rotate 40), then those that change pixel values (color 50, noise 60), cover pixels (cutout 70), and mix examples
     (mixup 80, cutmix 90).
 
     Attributes:
         name: the key under `augment` in the config; set by the builder, unique in a run.
-        black_and_white: the values of the darkest and the brightest pixel; set from the data. If its values are not
-            pixels 0 to 255: 0 and 1 if the examples that are checked lie within, otherwise -1 and 1.
+        black_and_white: the values of the darkest and the brightest pixel; set from the data. If its pixel range is
+            unknown: 0 and 1 if the examples that are checked are floats in [0, 1], otherwise -1 and 1.
         priority: 0 (first) to 100 (last).
-        probability: how likely it changes an example at all.
-        mixes: whether it mixes examples with one another. It then finds "target_shares", float32 [batch, classes], in
-            place of "targets", and mixes them likewise.
-        moves: whether a pixel of the result may come from another place.
+        probability: probability that it changes an example at all.
+        mixes: whether it mixes examples with one another. Its batch then has "target_shares", float32 [batch, classes],
+            instead of "targets", which it mixes in the same way.
+        moves: whether a pixel of the result may come from another position.
         follows: further entries that it moves along with the inputs, if the batch has them.
     """
 
@@ -46,21 +46,21 @@ class Augment(ABC):
 
     @abstractmethod
     def __call__(self, batch: Batch, seeds: tf.Tensor) -> Batch:
-        """Return the changed batch: the same names, shapes and dtypes.
+        """Return the augmented batch, with the same names, shapes and dtypes.
 
-        Pure, and made of TensorFlow ops only: runs eagerly, in `tf.data` and in a traced loop. All that is random
-        follows from the seeds (see `trainer/input/order.py`), example by example.
+        Pure, and made of TensorFlow ops only: runs eagerly, in `tf.data` and in a traced loop. The randomness of each
+        example is determined by its seed (see `trainer/input/order.py`).
         """
 
     def check(self, batch: Batch) -> None:
-        """Refuse data that it cannot work on, with a `UserError`. Called once, when the data is open."""
+        """Raise a `UserError` for data that it cannot augment. Called once, when the data is open."""
 
 
 class Augmentation:
-    """Apply augmentations in their order.
+    """Apply augmentations in order of priority.
 
-    Images under other names than "inputs", of the same shape and dtype, are augmented with draws of their own, so that
-    no domain of images stays clean beside another.
+    Images under other names than "inputs", of the same shape and dtype, are augmented with their own random draws, so
+    that all image domains are augmented.
     """
 
     def __init__(self, augments: Sequence[Augment], *, classes: int, preparation: Preparation | None = None) -> None:
@@ -110,7 +110,7 @@ class Augmentation:
 
 @contextmanager
 def _named(augment: Augment) -> Iterator[None]:
-    """Put the name of the augmentation before the message of a user's error, and as a note on any other."""
+    """Prefix a `UserError` with the name of the augmentation, and add the name as a note to any other error."""
     try:
         yield
     except UserError as error:
@@ -125,7 +125,7 @@ def _are_within(values: tf.Tensor, low: float, high: float) -> bool:
 
 
 def targets_are_map(batch: Batch) -> bool:
-    """Return whether the targets are maps [batch, height, width, ...] of the images, which move along with them."""
+    """Return whether the targets are maps [batch, height, width, ...] of the images, to be moved along with them."""
     targets, inputs = batch.get("targets"), batch["inputs"]
     if not isinstance(targets, tf.Tensor) or targets.shape.rank not in (3, 4) or inputs.shape.rank != 4:
         return False
@@ -142,7 +142,7 @@ def _further_images(batch: Batch) -> list[str]:
 
 
 def _check_entries(augment: Augment, batch: Batch) -> None:
-    """Refuse entries that belong to the unchanged inputs alone."""
+    """Raise an error for entries that match only the unchanged inputs."""
     others = [name for name in batch if name not in OWN]
     if augment.moves and not augment.mixes:
         known = {*augment.follows, *_further_images(batch)}

@@ -1,4 +1,4 @@
-"""Batches as functions of the step, on the device or made ahead on the host."""
+"""Batches as functions of the step, created on the device or prefetched on the host."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from hookline.trainer.input.order import BalancedOrder, SampledOrder, epoch_perm
 from hookline.trainer.objective import Batch
 
 DEVICE_BYTES = 2**30
-"""Placement "auto" holds sets smaller than this many bytes on the device."""
+"""Placement "auto" keeps data smaller than this many bytes on the device."""
 QUEUE = 8
-"""Batches that placement "host" keeps ready, beside those that are being made."""
+"""Number of batches that placement "host" keeps ready, besides those in preparation."""
 
 
 class TrainingBatches:
-    """Give the batch of any training step, reshuffled in every epoch.
+    """Return the batch of any training step, reshuffled in every epoch.
 
-    The batches run straight across the borders of epochs: every batch is full, and each example comes once an epoch.
-    With `classes_per_batch` (`BalancedOrder`) or `class_shares` (`SampledOrder`) an epoch is just a number of steps.
-    Each replica takes its slice of the one order. `first_step` has the first batch of the order.
+    Batches cross epoch boundaries: every batch is full, and each example occurs once per epoch. With
+    `classes_per_batch` (`BalancedOrder`) or `class_shares` (`SampledOrder`) an epoch is just a number of steps.
+    Replicas take slices of one common order. `first_step` gets the first batch of the order.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class TrainingBatches:
 
     @property
     def steps_per_epoch(self) -> float:
-        """Return the batches of an epoch: a fraction where the batch does not divide the split."""
+        """Return the number of batches per epoch, a fraction if the batch size does not divide the split size."""
         return self.split.size / self.batch_size
 
     def epoch_end(self, epoch: int) -> int:
@@ -66,20 +66,20 @@ class TrainingBatches:
         return self.first_step - (-epoch * self.split.size // self.batch_size)
 
     def indices(self, step: tf.Tensor, *, replica: tf.Tensor | int = 0, replicas: int = 1) -> tf.Tensor:
-        """Return the rows of the source that make up a replica's slice of the batch of a step."""
+        """Return the rows of the source in a replica's slice of a step's batch."""
         places = self._places(replica, replicas)
         with tf.device(HOST):
             drawn = step - self.first_step if self.first_step else step
             return tf.gather(self._rows, self._order(drawn * self.batch_size + places))
 
     def _places(self, replica: tf.Tensor | int, replicas: int) -> tf.Tensor:
-        """Return which places of a batch a replica has: int64 [batch / replicas]."""
+        """Return the positions of a replica's slice in a batch: int64 [batch / replicas]."""
         each = self.batch_size // replicas
         with tf.device(HOST):
             return tf.cast(replica, tf.int64) * each + tf.range(each, dtype=tf.int64)
 
     def _ordered(self, classes_per_batch: int | None, shares: np.ndarray | None) -> Callable[[tf.Tensor], tf.Tensor]:
-        """Return the order: a function from positions in an endless run of batches to positions in the split."""
+        """Return the order: a function from positions in an endless sequence of batches to positions in the split."""
         size, seed, batch = self.split.size, self.seed, self.batch_size
         if shares is not None:
             return SampledOrder(self.split.labels, shares=shares, seed=seed)
@@ -89,12 +89,12 @@ class TrainingBatches:
         return lambda position: tf.gather(balanced(position[0] // batch), position % batch)
 
     def batch(self, step: tf.Tensor, *, replica: tf.Tensor | int = 0, replicas: int = 1) -> Batch:
-        """Return the batch of a step, a pure function of (seed, step); not for XLA (see `epoch_permutation`)."""
+        """Return the batch of a step, a pure function of (seed, step); not under XLA (see `epoch_permutation`)."""
         indices = self.indices(step, replica=replica, replicas=replicas)
         return self.drawn(indices, step, self._places(replica, replicas))
 
     def drawn(self, indices: tf.Tensor, step: tf.Tensor, places: tf.Tensor | None = None) -> Batch:
-        """Return rows as they would be if the batch of a step held them; the draws are those of the step."""
+        """Return rows as they would be in the batch of a step, augmented with the random draws of that step."""
         batch = self.read(indices)
         if self.augmentation is None:
             return batch
@@ -103,11 +103,11 @@ class TrainingBatches:
         return self.augmentation(batch, example_seeds(self.seed, step, places))
 
     def read(self, indices: tf.Tensor) -> Batch:
-        """Return rows as they are, with "index"."""
+        """Return rows without augmentation, with an entry "index"."""
         return {**self._source.gather(indices), "index": indices}
 
     def queued(self, start: int, *, replica: int = 0, replicas: int = 1) -> tf.data.Dataset:
-        """Return the batches of the steps from `start` on, prepared ahead by the CPU, in order, in a queue."""
+        """Return a dataset of the batches from step `start` on, in order, prefetched by the CPU."""
         pure = tf.autograph.experimental.do_not_convert(partial(self.batch, replica=replica, replicas=replicas))
         with tf.device(HOST):
             steps = tf.data.Dataset.range(start, tf.int64.max)
@@ -115,7 +115,7 @@ class TrainingBatches:
 
 
 class EvaluationBatches:
-    """Give every example of a split exactly once, in order, in batches of one size."""
+    """Return every example of a split exactly once, in order, in batches of one size."""
 
     def __init__(self, split: Split, *, batch_size: int, placement: str = "auto") -> None:
         check_integer("batch_size", batch_size)
@@ -129,7 +129,7 @@ class EvaluationBatches:
         return -(-self.split.size // self.batch_size)
 
     def batch(self, i: tf.Tensor) -> Batch:
-        """Return one batch; the last one is padded to full size with examples of weight 0."""
+        """Return batch `i`; the last one is padded to full size with examples of weight 0."""
         with tf.device(HOST):
             position = i * self.batch_size + tf.range(self.batch_size, dtype=tf.int64)
             indices = tf.gather(self._rows, tf.minimum(position, self.split.size - 1))
@@ -138,7 +138,7 @@ class EvaluationBatches:
 
 
 def resolve_placement(placement: str, source: Source) -> str:
-    """Return where a source's examples lie, "device" or "host"."""
+    """Return where a source's examples are kept, "device" or "host"."""
     check_choice("placement", placement, ("auto", "device", "host"))
     if source.host_only:
         if placement == "device":
@@ -159,9 +159,9 @@ def _held(split: Split) -> tf.Tensor:
 
 
 class BatchQueue:
-    """Give the next batch to a traced loop; `seek` moves it in place.
+    """Feed the next batch to a traced loop; `seek` repositions the queue in place.
 
-    Whoever takes batches sets `position`, the step whose batch comes next.
+    Callers that take batches must set `position`, the step of the next batch.
     """
 
     def __init__(self, batches: TrainingBatches, *, replica: int = 0, replicas: int = 1) -> None:
@@ -175,12 +175,12 @@ class BatchQueue:
         return next(self._iterator)
 
     def seek(self, step: int) -> None:
-        """Move the queue to a step, and drop the batches that are prepared; nothing happens if it is there already."""
+        """Move the queue to a step, and drop prefetched batches; do nothing if it is there already."""
         if step == self.position:
             return
         self._dataset = self._queued(step)
         with tf.device(HOST):
-            # The iterator is a resource that the traced loop holds: it is recreated in place.
+            # The traced loop holds the iterator, a resource, so the iterator is recreated in place.
             tf.raw_ops.MakeIterator(
                 dataset=tf.data.experimental.to_variant(self._dataset), iterator=self._iterator._iterator_resource
             )

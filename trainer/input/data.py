@@ -1,4 +1,4 @@
-"""The data of a run: sources that give rows by index, disjoint splits, and checks of the examples."""
+"""The data of a run: sources that return rows by index, disjoint splits, and checks of the examples."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from hookline.trainer.input.preparation import Preparation
 from hookline.trainer.objective import Batch
 
 HOST = "CPU:0"
-"""The device where input is prepared when it is not held on an accelerator."""
+"""The device that prepares input that is not held on an accelerator."""
 
 
 class Source(Protocol):
-    """Give examples by row."""
+    """Protocol of a data source, which returns examples by row."""
 
     @property
     def size(self) -> int: ...
@@ -29,17 +29,17 @@ class Source(Protocol):
 
     @property
     def labels(self) -> np.ndarray:
-        """Return the class of every example, int64 [size], in row order and without making any input."""
+        """Return the class of every example, int64 [size], in row order and without creating any input."""
 
     @property
     def host_only(self) -> bool:
-        """Return whether `gather` runs Python or reads files, so that batches can only be made on the host."""
+        """Return whether `gather` runs Python or reads files, so that batches can only be created on the host."""
 
     def gather(self, indices: tf.Tensor) -> Batch:
-        """Return examples as a batch.
+        """Return the examples of rows as a batch.
 
-        Pure: the same rows give the same bits, eagerly, in `tf.data` and in a traced loop. Made of TensorFlow ops,
-        which may call Python or read files where the source says `host_only`.
+        Pure: the same rows give bit-identical results eagerly, in `tf.data` and in a traced loop. Made of TensorFlow
+        ops, which may call Python or read files only if `host_only` is True.
         """
 
     def on_accelerator(self) -> Source:
@@ -47,7 +47,7 @@ class Source(Protocol):
 
 
 def labels_of(targets: Any) -> np.ndarray:
-    """Return targets as labels, int64 [size], for what needs the class of each example."""
+    """Return targets as class labels, int64 [size]; raise an error if they are not integers [size]."""
     if not isinstance(targets, tf.Tensor) or targets.shape.rank != 1 or not targets.dtype.is_integer:
         several = "none" if targets is None else "several"
         found = f"{targets.dtype.name} of shape {list(targets.shape)}" if isinstance(targets, tf.Tensor) else several
@@ -56,11 +56,11 @@ def labels_of(targets: Any) -> np.ndarray:
 
 
 class ArraySource:
-    """Hold arrays in memory and gather their rows.
+    """Data source for arrays in memory.
 
-    Several inputs or targets are nested, in dicts or lists, and come so in batches. The arrays keep their own dtype:
-    images stay uint8, and `transform` casts only the rows of a batch. They become eager tensors once, here; a traced
-    function captures them as inputs, so no graph holds a copy as a constant.
+    Several inputs or targets are nested in dicts or lists, and batches have the same structure. The arrays keep their
+    own dtype: images stay uint8, and `transform` casts only the rows of a batch. They are converted to eager tensors
+    once, here; a traced function captures them as inputs, so no graph holds a copy as a constant.
     """
 
     def __init__(self, arrays: Mapping[str, Any], transform: Callable[[Batch], Batch]) -> None:
@@ -69,7 +69,7 @@ class ArraySource:
             named = {name: tf.nest.map_structure(len, each) for name, each in arrays.items()}
             found = ", ".join(f"{name}: {length}" for name, length in named.items()) or "no array"
             raise UserError(f"Received arrays of lengths {found}; expected one equal, positive length. Fix the data.")
-        # A source may be made while a function is being traced; its tensors must outlive that trace.
+        # A source may be created while a function is being traced; its tensors must outlive that trace.
         with tf.init_scope(), tf.device(HOST):
             self._tensors = tf.nest.map_structure(tf.convert_to_tensor, dict(arrays))
         self._transform = transform
@@ -93,7 +93,7 @@ class ArraySource:
         return False
 
     def gather(self, indices: tf.Tensor) -> Batch:
-        # Arrays on the host are gathered there: only the batch travels to the accelerator, not the arrays.
+        # Arrays on the host are gathered there: only the batch is copied to the accelerator, not the arrays.
         with tf.device(self._device):
             rows = tf.nest.map_structure(lambda tensor: tf.gather(tensor, indices), self._tensors)
         return self._transform(rows)
@@ -165,7 +165,7 @@ def check_labels(targets: np.ndarray, classes: int, where: str, rows: np.ndarray
 
 
 def check_weights(weights: np.ndarray, size: int, where: str) -> np.ndarray:
-    """Return sample weights as float32 [size], from real numbers [size] or [size, 1]; see `check_some_weight`."""
+    """Check and return sample weights, real numbers [size] or [size, 1], as float32 [size]; see `check_some_weight`."""
     if weights.shape not in ((size,), (size, 1)) or weights.dtype.kind not in "biuf":
         raise UserError(f"{where}: {weights.dtype} {list(weights.shape)}; expected one number for each of {size} rows.")
     weights = weights.reshape(size).astype(np.float32)
@@ -178,16 +178,16 @@ def check_weights(weights: np.ndarray, size: int, where: str) -> np.ndarray:
 
 
 def check_some_weight(weights: np.ndarray, rows: Mapping[str, np.ndarray], where: str) -> None:
-    """Refuse a split, given by its name and rows, whose examples all have weight 0: its metrics would be 0 / 0."""
+    """Raise an error if all examples of a split (its rows by name) have weight 0: its metrics would be 0 / 0."""
     for part, own in rows.items():
         if not weights[own].any():
             raise UserError(f"{where}: all weights{part and ' of the split '}{part} are 0; expected one above 0.")
 
 
 def as_pixels(inputs: np.ndarray, where: str) -> np.ndarray:
-    """Return gray values of any dtype as uint8 without changing any.
+    """Return gray values of any dtype as uint8 without changing any value.
 
-    Images that were scaled already would turn almost black without notice, so they are refused.
+    Images that are already scaled would silently become almost black, so they raise an error.
     """
     low, high = inputs.min(), inputs.max()
     whole = inputs.dtype.kind in "iu" or bool(np.all(inputs == np.floor(inputs)))
@@ -199,12 +199,12 @@ def as_pixels(inputs: np.ndarray, where: str) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Name the rows of a source that serve one purpose."""
+    """The rows of a source that form one split."""
 
     name: str  # "train", "validation" or "test"
-    source: Source  # where the examples lie
+    source: Source  # holds the examples
     indices: np.ndarray  # int64 [size], rows of the source, each at most once
-    row_name: Callable[[int], str] | None = None  # what a row is called, such as the path of its file; None: "row 17"
+    row_name: Callable[[int], str] | None = None  # returns a row's name, such as its file path; None: "row 17"
 
     def __post_init__(self) -> None:
         rows = self.indices
@@ -228,25 +228,25 @@ class Split:
         return int(self.indices.size)
 
     def name_of(self, position: int) -> str:
-        """Return what an example is called, such as "row 17"."""
+        """Return the name of an example, such as "row 17"."""
         row = int(self.indices[position])
         return f"row {row}" if self.row_name is None else self.row_name(row)
 
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """Hold the splits of a data set.
+    """The splits of a data set.
 
     Attributes:
-        name: what the data is called, such as "mnist".
-        train: what the networks learn from.
-        validation: what decides between settings and steps; None for a fit without one.
-        test: what is evaluated once, at the end; None for a fit.
-        input_shape: shape of one input, without the batch; () where an example has several.
-        classes: number of classes; labels lie in [0, classes). 0 if targets are not classes: nothing asks for labels.
-        class_names: what each class is called, by label; empty if classes have no names.
-        preparation: how a raw example becomes an input, for predictions later; None if it is not known.
-        preparations: of several inputs, by name.
+        name: name of the data, such as "mnist".
+        train: the split that the networks learn from.
+        validation: the split for choosing settings and steps; None for a fit without one.
+        test: the split evaluated once, at the end; None for a fit.
+        input_shape: shape of one input, without the batch axis; () if an example has several inputs.
+        classes: number of classes; labels lie in [0, classes). 0 if targets are not classes: labels are never read.
+        class_names: name of each class, by label; empty if classes have no names.
+        preparation: how a raw example becomes an input, for later predictions; None if unknown.
+        preparations: preparation of each of several inputs, by name.
     """
 
     name: str
@@ -257,12 +257,12 @@ class Data:
     classes: int
     class_names: tuple[str, ...] = ()
     preparation: Preparation | None = None
-    preparations: Any = field(default_factory=dict)  # Mapping[str, Preparation], which `**splits` would not fit
+    preparations: Any = field(default_factory=dict)  # Mapping[str, Preparation], but Any for callers with `**splits`
 
     def __post_init__(self) -> None:
-        """Check that no example serves two purposes, the names of the classes, and the label of every example.
+        """Check the class names, that splits share no examples, and the label of every example.
 
-        Unchecked, a label out of range is an error on a CPU, zeros on a GPU, and another class under XLA.
+        An unchecked label out of range would be an error on a CPU, zeros on a GPU, and another class under XLA.
         """
         names = self.class_names
         if names and (len(names) != self.classes or len(set(names)) != self.classes):
@@ -284,17 +284,17 @@ class Data:
 
     @property
     def model_shape(self) -> Any:
-        """Return what a model is given as `input_shape`: the shape of an input, or of several by name."""
+        """Return the `input_shape` argument of a model: the shape of one input, or a dict {name: shape} for several."""
         return {name: each.shape for name, each in self.preparations.items()} or self.input_shape
 
     @property
     def splits(self) -> tuple[Split, ...]:
-        """Return the training split and those that are evaluated."""
+        """Return the training split, followed by the validation and test splits that exist."""
         return (self.train, *(each for each in (self.validation, self.test) if each is not None))
 
 
 def _named(split: Split) -> np.ndarray:
-    """Return which rows of its source a split names: bool [source.size]. A set of the rows would need to sort them."""
+    """Return which rows of its source a split contains: bool [source.size]. A set of rows would need to be sorted."""
     named = np.zeros(split.source.size, bool)
     named[split.indices] = True
     return named

@@ -1,4 +1,4 @@
-"""The order of examples, also by class, and the seeds of draws, as functions of the step."""
+"""The order of examples, optionally by class, and the seeds of random draws, as functions of the step."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from hookline.trainer.input.data import HOST
 
 ROUNDS = 8
 """Rounds of the cipher. With TensorFlow's default of 4, neighbors in an epoch of 55,000 stay correlated; from 8 on,
-neighbors, epochs and seeds look like independent permutations."""
+neighbors, epochs and seeds behave like independent permutations."""
 
 
 def epoch_permutation(position: tf.Tensor, size: int, seed: int) -> tf.Tensor:
-    """Return which example stands at each position of an endless run of epochs.
+    """Return the index of the example at each position of an endless sequence of epochs.
 
-    Epoch e covers the positions e * size .. (e + 1) * size - 1 and holds each index once, in an order keyed by
+    Epoch e covers the positions e * size .. (e + 1) * size - 1 and contains each index once, in an order keyed by
     (seed, e). Positions of one call may lie in several epochs.
 
     The permutation is the cycle-walking Simon cipher of `RandomIndexShuffle` (TensorFlow, `index_shuffle`), between
     two rotations. The op alone uses 8 bits of each key word for sets up to 65,536, so epochs would repeat after 256.
-    Here (seed, e) is hashed to 64 bits, which key the cipher and both rotations. The op and the hash have kernels for
-    the CPU only: call this outside XLA-compiled functions.
+    Here (seed, e) is hashed to 64 bits, which key the cipher and both rotations. The op and the hash have CPU kernels
+    only: call this outside XLA-compiled functions.
     """
     epoch = position // size
     same = tf.zeros_like(position)
@@ -43,15 +43,15 @@ def signed_seed(seed: int) -> int:
 
 
 def hashed_key(*words: tf.Tensor) -> tf.Tensor:
-    """Return keys that differ unrecognizably where any word differs: int64 [n]."""
+    """Return keys hashed from words, unrelated if any word differs: int64 [n]."""
     return tf.bitcast(tf.fingerprint(tf.stack(words, axis=1)), tf.int64)
 
 
 def keyed_permutation(index: tf.Tensor, size: tf.Tensor | int, key: tf.Tensor) -> tf.Tensor:
-    """Return what stands at each index of the permutation of [0, size) that belongs to a key.
+    """Return the element at each index of the permutation of [0, size) that a key selects.
 
-    Sizes and keys may differ in one call. Small sizes take longer: the op walks through 65,536 / size places on
-    average, which is 0.3 ms an index for a size of 3, 15 us for 100.
+    Sizes and keys may differ within one call. Small sizes take longer: the op walks through 65,536 / size places on
+    average, which takes 0.3 ms per index for a size of 3, 15 us for 100.
     """
     rotated = (index + key % size) % size
     return (_cipher(rotated, tf.zeros_like(index) + size, key) + _shift(key, 20) % size) % size
@@ -59,8 +59,8 @@ def keyed_permutation(index: tf.Tensor, size: tf.Tensor | int, key: tf.Tensor) -
 
 def _cipher(index: tf.Tensor, size: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
     """Return a permutation of [0, size) at `index`; all int64 [n]."""
-    # For a largest index of 2^16, 2^18, ... the op's block is one bit too small, and it repeats an index. There the
-    # last index stays in place, which the rotations hide.
+    # For a largest index of 2^16, 2^18, ... the op's block is one bit too small, and it repeats an index. In that case
+    # the last index stays in place, which the rotations hide.
     largest = size - 1
     power_of_two = tf.logical_and(largest > 1, tf.equal(tf.bitwise.bitwise_and(largest, largest - 1), 0))
     ciphered = tf.where(power_of_two, largest - 1, largest)
@@ -80,44 +80,44 @@ GOLDEN, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111
 
 
 def example_seeds(seed: int, step: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
-    """Return a seed for each example of a batch: int32 [n, 2]. It has a kernel for the CPU only."""
+    """Return a seed for each example of a batch: int32 [n, 2]. Runs on the CPU only."""
     with tf.device(HOST):
         same = tf.zeros_like(positions)
-        # Four words, so that no key is one of the orders' below, which have three.
+        # Four words, so that no key equals one of the orders' keys below, which hash fewer.
         key = hashed_key(same + signed_seed(seed), same + step, positions, same)
-        # A bitcast here would be the second in a row: Grappler makes one of them, from uint8 [n, 8], which fails.
+        # A bitcast here would be the second in a row: Grappler merges both into one from uint8 [n, 8], which fails.
         return tf.stack([tf.cast(key, tf.int32), tf.cast(tf.bitwise.right_shift(key, 32), tf.int32)], axis=1)
 
 
 def salted(seeds: tf.Tensor, salt: str) -> tf.Tensor:
-    """Return seeds independent of the given ones, and of those of another salt: int32 [n, 2]."""
+    """Return seeds independent of the given ones, and of those for any other salt: int32 [n, 2]."""
     return tf.bitcast(_words(seeds, salt, 1)[:, 0], tf.int32)
 
 
 def uniform(
     seeds: tf.Tensor, salt: str, shape: Sequence[int] = (), *, low: float = 0.0, high: float = 1.0
 ) -> tf.Tensor:
-    """Return numbers from [low, high), of 2^24 values: float32 [n, *shape]."""
+    """Return uniform numbers in [low, high), from 2^24 values: float32 [n, *shape]."""
     bits = tf.bitwise.right_shift(_words(seeds, salt, math.prod(shape)), _word(40))
     fractions = tf.cast(tf.cast(bits, tf.int32), tf.float32) * 2.0**-24
     return tf.reshape(fractions * (high - low) + low, [-1, *shape])
 
 
 def chance(seeds: tf.Tensor, salt: str, probability: float) -> tf.Tensor:
-    """Return True with a probability: bool [n]; never for 0, always for 1."""
+    """Return True with the given probability: bool [n]; never for 0, always for 1."""
     return uniform(seeds, salt) < probability
 
 
 def whole_numbers(seeds: tf.Tensor, salt: str, low: int, high: int) -> tf.Tensor:
-    """Return whole numbers from low to high, both included: int32 [n]."""
+    """Return uniform integers from low to high, both included: int32 [n]."""
     bits = tf.bitwise.right_shift(_words(seeds, salt, 1)[:, 0], _word(32))
     return tf.cast(tf.bitwise.right_shift(bits * _word(high - low + 1), _word(32)), tf.int32) + low
 
 
 def normal(seeds: tf.Tensor, salt: str, shape: Sequence[int]) -> tf.Tensor:
-    """Return numbers of the standard normal distribution: float32 [n, *shape].
+    """Return standard normal numbers: float32 [n, *shape].
 
-    They are looked up among 65,536 quantiles, so none is beyond 4.33, and devices cannot disagree about a logarithm.
+    They are looked up among 65,536 quantiles, so none exceeds 4.33, and they do not depend on a device's logarithm.
     """
     count = math.prod(shape)
     with tf.init_scope():  # traced functions capture it; no graph holds a copy as a constant
@@ -128,7 +128,7 @@ def normal(seeds: tf.Tensor, salt: str, shape: Sequence[int]) -> tf.Tensor:
 
 
 def _words(seeds: tf.Tensor, salt: str, count: int) -> tf.Tensor:
-    """Return outputs 1 .. count of SplitMix64 that starts from each seed with its salt: uint64 [n, count]."""
+    """Return outputs 1 .. count of SplitMix64 started from each salted seed: uint64 [n, count]."""
     salt_word = int.from_bytes(hashlib.blake2b(salt.encode(), digest_size=8).digest(), "little")
     start = tf.bitwise.bitwise_xor(tf.bitcast(seeds, tf.uint64), _word(salt_word))
     words = start[:, None] + tf.cast(tf.range(1, count + 1, dtype=tf.int64), tf.uint64) * _word(GOLDEN)
@@ -143,7 +143,7 @@ def _word(value: int) -> tf.Tensor:
 
 @functools.cache
 def _normal_quantiles() -> np.ndarray:
-    """Return the middles of 65,536 equally likely parts of the normal distribution, in order: float32."""
+    """Return the medians of 65,536 equally likely intervals of the normal distribution, in order: float32."""
     standard = statistics.NormalDist()
     upper = np.array([standard.inv_cdf(0.5 + (each + 0.5) / 65_536) for each in range(32_768)], np.float32)
     return np.concatenate([-upper[::-1], upper])
@@ -153,9 +153,9 @@ Setting = str | Mapping[Any, float]
 
 
 def class_weights(setting: Setting, labels: np.ndarray, classes: int, names: Sequence[str] = ()) -> np.ndarray:
-    """Return the weight of each class's loss.
+    """Return the loss weight of each class.
 
-    "balanced" gives a class of n of all N examples, among C classes that have any, the weight N / (C n).
+    "balanced" gives a class with n of all N examples the weight N / (C n), where C classes have examples.
     """
     counts = np.bincount(labels, minlength=classes)
     if setting == BALANCED:
@@ -169,7 +169,7 @@ def class_weights(setting: Setting, labels: np.ndarray, classes: int, names: Seq
 
 
 def class_shares(setting: Setting, labels: np.ndarray, classes: int, names: Sequence[str] = ()) -> np.ndarray:
-    """Return the share that each class makes up of the examples that training draws."""
+    """Return each class's share of the examples drawn for training."""
     counts = np.bincount(labels, minlength=classes)
     if setting == BALANCED:
         return (counts > 0) / np.count_nonzero(counts)
@@ -205,7 +205,7 @@ def by_label(key: str, setting: Setting, classes: int, names: Sequence[str]) -> 
 
 
 class _ByClass:
-    """Take examples of classes: each class runs through its own again and again, each time in a new order."""
+    """Choose examples of given classes: each class cycles through its own, in a new order every time."""
 
     def __init__(self, labels: np.ndarray, counts: np.ndarray, seed: int) -> None:
         self._seed = signed_seed(seed)
@@ -216,7 +216,7 @@ class _ByClass:
             self._members = tf.constant(np.argsort(labels, kind="stable"), tf.int64)
 
     def _examples(self, classes: tf.Tensor, places: tf.Tensor, turns: tf.Tensor) -> tf.Tensor:
-        """Return positions in the split: of each class what stands at a place of its order in a turn."""
+        """Return positions in the split: for each class, the example at a place of its order in a turn."""
         counts = tf.gather(self._counts, classes)
         key = hashed_key(tf.zeros_like(classes) + self._seed, classes, turns)
         examples = keyed_permutation(places % counts, counts, key)
@@ -224,11 +224,11 @@ class _ByClass:
 
 
 class BalancedOrder(_ByClass):
-    """Choose the examples of a step: P classes that differ, and K examples of each that differ.
+    """Choose the examples of a step: P different classes, and K different examples of each.
 
-    A round is a permutation of all classes, cut into steps of P = `classes_per_batch`; if P does not divide their
-    number, the last classes of the permutation are left out, different ones in every round. A class runs through its
-    examples in the same way, K = `examples_per_class` per round; one of fewer than K examples repeats some.
+    A round is a permutation of all classes, cut into steps of P = `classes_per_batch`; if P does not divide the number
+    of classes, the last ones of the permutation are left out, different ones in every round. A class runs through its
+    examples in the same way, K = `examples_per_class` per round; a class with fewer than K examples repeats some.
     """
 
     def __init__(self, labels: np.ndarray, *, classes_per_batch: int, batch_size: int, seed: int) -> None:
@@ -249,28 +249,28 @@ class BalancedOrder(_ByClass):
         round_number = step // steps_per_round
         chosen = tf.repeat(self._choose_classes(round_number, step % steps_per_round), self.examples_per_class)
         count = tf.gather(self._counts, chosen)
-        # A class of n examples makes n // K rounds with one permutation; the remainder waits for the next one.
+        # A class of n examples uses one permutation for n // K rounds; the remainder waits for the next permutation.
         rounds = tf.maximum(count // self.examples_per_class, 1)
         within = tf.tile(tf.range(self.examples_per_class, dtype=tf.int64), [self.classes_per_batch])
         place = (round_number % rounds) * self.examples_per_class + within
         return self._examples(chosen, place, round_number // rounds)
 
     def _choose_classes(self, round_number: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
-        """Return which classes a part of a round holds, as numbers in [0, present classes): int64 [P]."""
+        """Return the classes of a part of a round, as numbers in [0, present classes): int64 [P]."""
         place = part * self.classes_per_batch + tf.range(self.classes_per_batch, dtype=tf.int64)
         same = tf.zeros_like(place)
         return keyed_permutation(place, self._classes, hashed_key(same + self._seed, same + round_number))
 
 
 class SampledOrder(_ByClass):
-    """Choose examples so that classes come in given shares.
+    """Choose examples so that classes occur in given shares.
 
-    An epoch draws as many examples as the split has, a fixed number of each class, in a new order in every epoch.
+    An epoch draws as many examples as the split has, with a fixed number per class, in a new order in every epoch.
     """
 
     def __init__(self, labels: np.ndarray, *, shares: np.ndarray, seed: int) -> None:
         held = np.bincount(labels, minlength=shares.size)
-        self.counts = _apportioned(shares, labels.size)  # of each class, drawn in an epoch: int64 [classes]
+        self.counts = _apportioned(shares, labels.size)  # examples of each class per epoch: int64 [classes]
         if lost := np.flatnonzero((shares > 0) & (self.counts == 0)).tolist():
             raise UserError(
                 f"trainer.class_sampling gives class {lost[0]} a share of {shares[lost[0]]:g}, which is not a whole "
@@ -293,7 +293,7 @@ class SampledOrder(_ByClass):
 
 
 def _apportioned(shares: np.ndarray, size: int) -> np.ndarray:
-    """Return whole numbers [classes] that add up to `size`, as near to the shares as can be (largest remainders)."""
+    """Return integers [classes] that add up to `size`, as close to the shares as possible (largest remainders)."""
     exact = shares * size
     counts = np.floor(exact + 1e-9).astype(np.int64)
     largest = np.argsort(counts - exact, kind="stable")[: size - counts.sum()]

@@ -12,21 +12,21 @@ from hookline.trainer.errors import UserError
 FITS = ("crop", "stretch")
 AXES = ("last", "first", "new")
 PIXEL_PEAK = 255
-"""The brightest value of an image file, once it is decoded to 8 bits."""
+"""The largest pixel value of an image file decoded to 8 bits."""
 Range: TypeAlias = "tuple[float, float] | None"
-"""The network's values of the darkest and the brightest pixel; None if raw values are not pixels."""
+"""The network's input values for the darkest and the brightest pixel; None if raw values are not pixels."""
 
 
 @dataclass(frozen=True)
 class Preparation:
-    """Describe how a run's data prepares an example."""
+    """The preprocessing of a run's data."""
 
-    shape: tuple[int, ...]  # of one input as the network takes it: [height, width, channels] of an image
-    scale: float = 1.0  # a raw value times this, plus the offset, is the network's, in float32
+    shape: tuple[int, ...]  # of one network input: [height, width, channels] for an image
+    scale: float = 1.0  # network input = scale * raw value + offset, in float32
     offset: float = 0.0  # see `scale`
     peak: float | None = None  # brightest raw value, such as 255; None if raw values are not pixels
-    fit: str = FITS[0]  # how an image file is brought to the size: "crop" or "stretch" (see `recipes/data/images.py`)
-    axes: str = AXES[0]  # of raw arrays: channels "last", "first", or "new" for one channel without an axis
+    fit: str = FITS[0]  # how image files are resized: "crop" or "stretch" (see `recipes/data/images.py`)
+    axes: str = AXES[0]  # channel axis of raw arrays: "last", "first", or "new" for one channel without an axis
 
     @property
     def raw_shape(self) -> tuple[int, ...]:
@@ -36,7 +36,7 @@ class Preparation:
 
     @property
     def black_and_white(self) -> tuple[float, float]:
-        """Return the network's values of the darkest and the brightest pixel; -1 and 1 if these are unknown."""
+        """Return the network's input values for the darkest and the brightest pixel; -1 and 1 if these are unknown."""
         return self.pixel_range or (-1.0, 1.0)
 
     @property
@@ -45,11 +45,11 @@ class Preparation:
 
     @property
     def takes_images(self) -> bool:
-        """Return whether image files can be brought into this form."""
+        """Return whether image files can be converted to network inputs."""
         return self.peak is not None and len(self.shape) == 3 and self.shape[-1] in (1, 3)
 
     def of_arrays(self, raw: np.ndarray) -> np.ndarray:
-        """Return raw examples as the network takes them, float32 [n, *shape]."""
+        """Return raw examples as network inputs, float32 [n, *shape]."""
         if raw.dtype.kind not in "iufb":
             raise UserError(f"Received examples of dtype {raw.dtype}. Expected numbers.")
         if raw.shape[1:] == self.raw_shape and self.axes == "new":
@@ -71,7 +71,7 @@ class Preparation:
         return self._scaled(raw, self.scale)
 
     def of_images(self, pixels: np.ndarray) -> np.ndarray:
-        """Return the pixels of image files as the network takes them, float32 [n, *shape]."""
+        """Return the pixels of image files as network inputs, float32 [n, *shape]."""
         assert self.peak is not None
         return self._scaled(pixels, self.scale if self.peak == PIXEL_PEAK else self.scale * self.peak / PIXEL_PEAK)
 
@@ -85,12 +85,12 @@ class Preparation:
 
 
 def different_ranges(first: Range, second: Range) -> list[str]:
-    """Return two ranges of pixels in words if they differ; nothing if they are alike."""
+    """Return descriptions of two pixel ranges if they differ, else an empty list."""
     if first == second or (first and second and np.allclose(first, second, rtol=0, atol=1e-3)):
         return []
     return ["of no known range" if each is None else f"from {each[0]:g} to {each[1]:g}" for each in (first, second)]
 
 
 def pixel_preparation(shape: tuple[int, ...], peak: int, *, fit: str = FITS[0], axes: str | None = None) -> Preparation:
-    """Return the preparation of pixels 0 .. peak to [-1, 1]; raw arrays of gray images lack the axis of channels."""
+    """Return the preparation of pixels 0 .. peak to [-1, 1]; by default, raw gray images have no channel axis."""
     return Preparation(shape, 2.0 / peak, -1.0, peak=peak, fit=fit, axes=axes or ("new" if shape[-1] == 1 else "last"))

@@ -1,4 +1,4 @@
-"""Disjoint index sets, made once and before any shuffling."""
+"""Disjoint index sets, created once, before any shuffling."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def split_indices(
 ) -> dict[str, np.ndarray]:
     """Split the rows 0 .. size - 1 into held-out parts and "train", which is the rest; with keys, by their hash.
 
-    The same on every machine and NumPy version: of the bit generator only the raw stream is used, which stays the same.
+    Reproducible across machines and NumPy versions: only the raw stream of the bit generator is used, which is stable.
     """
     _check(size, held_out, seed)
     for name, values in {"labels": labels, "groups": groups, "keys": keys}.items():
@@ -48,7 +48,7 @@ def split_indices(
 def _by_order(
     size: int, held_out: Mapping[str, float | int], seed: int, labels: np.ndarray | None
 ) -> dict[str, np.ndarray]:
-    """Return parts as stretches of one random order, which runs evenly through the classes if there are labels."""
+    """Return parts as consecutive slices of one random order, stratified by class if there are labels."""
     order = _permutation(size, seed)
     if labels is not None:
         order = order[np.argsort(_rank_within_class(labels[order]), kind="stable")]
@@ -65,9 +65,9 @@ def _by_order(
 def _by_group(
     groups: np.ndarray, held_out: Mapping[str, float | int], seed: int, labels: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Return parts of whole groups: in random order, each goes to the part that still needs most of its classes.
+    """Return parts of whole groups: in random order, each group goes to the part that needs its classes most.
 
-    It goes to a held-out part only if that brings its size nearer to its target.
+    A group goes to a held-out part only if that brings the size of the part closer to its target.
     """
     names, group_of = np.unique(groups, return_inverse=True)
     _, class_of = np.unique(labels, return_inverse=True)
@@ -75,7 +75,7 @@ def _by_group(
     by_group = np.split(class_of[np.argsort(group_of, kind="stable")], np.cumsum(np.bincount(group_of))[:-1])
     counts = [_count(amount, len(groups)) for amount in held_out.values()]
     wanted = np.array([len(groups) - sum(counts), *counts], float)
-    # Half an example at least: a share of little data may be rounded to none.
+    # At least half an example: a share of little data may be rounded to 0.
     wanted_by_class = np.maximum(wanted, 0.5)[:, None] * totals / len(groups)
     filled = np.zeros_like(wanted_by_class)
     part_of = np.zeros(len(names), np.int64)
@@ -91,7 +91,7 @@ def _by_group(
 
 
 def _fill_empty(part_of: np.ndarray, sizes: np.ndarray, parts: int) -> None:
-    """Give each part without a group the smallest one of the part with most groups."""
+    """Give each part without a group the smallest group of the part that has the most groups."""
     for part in range(parts):
         owned = np.bincount(part_of, minlength=parts)
         largest = int(np.argmax(owned))
@@ -101,7 +101,7 @@ def _fill_empty(part_of: np.ndarray, sizes: np.ndarray, parts: int) -> None:
 
 
 def _by_hash(keys: np.ndarray, held_out: Mapping[str, float | int], seed: int) -> dict[str, np.ndarray]:
-    """Return parts as intervals of a hash, in the order of their names in `held_out`; "train" has the last one."""
+    """Return parts as intervals of a hash, in the order of `held_out`; "train" gets the last one."""
     counts = [f"{name}: {amount}" for name, amount in held_out.items() if not isinstance(amount, float)]
     if counts:
         raise UserError(f"Received numbers of examples with keys ({', '.join(counts)}); expected shares such as 0.1.")
@@ -118,7 +118,7 @@ def _by_hash(keys: np.ndarray, held_out: Mapping[str, float | int], seed: int) -
 
 
 def _hash(key: object, seed: int) -> int:
-    """Return 64 bits of seed and key; a number and its decimal digits, or text and its UTF-8 bytes, are one key."""
+    """Return a 64-bit hash of seed and key. Numbers hash like their decimal digits, text like its UTF-8 bytes."""
     content = key if isinstance(key, bytes) else str(key).encode(errors="surrogateescape")
     return int.from_bytes(hashlib.blake2b(b"%d:%b" % (seed, content), digest_size=8).digest())
 
@@ -151,7 +151,7 @@ def _permutation(size: int, seed: int) -> np.ndarray:
 
 
 def _rank_within_class(labels: np.ndarray) -> np.ndarray:
-    """Return how far into its own class each example stands, in (0, 1): sorted by it, any stretch is stratified."""
+    """Return the relative rank of each example in its class, in (0, 1): any slice sorted by it is stratified."""
     rank = np.empty(labels.size)
     for label in np.unique(labels):
         rows = np.flatnonzero(labels == label)

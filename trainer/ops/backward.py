@@ -1,4 +1,4 @@
-"""Backward passes that take the place of an op's own gradient, or stop that of some entries."""
+"""Backward passes that replace or modify an op's own gradient, or stop the gradient of some entries."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from hookline.trainer.ops.override_gradient import DIFFERENTIATE, declare_overri
 
 @dataclass(frozen=True, eq=False)
 class Backward:
-    """A backward pass that can be put on any forward pass.
+    """A backward pass that can be attached to any forward pass.
 
     Attributes:
         name: such as "reverse".
-        function: called as function(upstream, **needs); returns one gradient for each input, or a bare tensor for a
-            single one. Upstream is dL/d(outputs), as forward returns them. A backward pass that modifies gets the
-            tuple of forward's own gradients, dL/d(inputs), in its place.
-        needs: which of "inputs" (a tuple) and "outputs" function takes beside upstream. One that modifies has no
-            outputs: it changes the gradients of what goes into forward.
-        modifies: whether it changes forward's own gradients (True) or takes their place (False).
+        function: called as function(upstream, **needs); returns one gradient per input, or a bare tensor for a single
+            input. `upstream` is dL/d(outputs), structured as forward returns its outputs. If `modifies`, it is the
+            tuple of forward's own gradients, dL/d(inputs), instead.
+        needs: which of "inputs" (a tuple) and "outputs" function takes besides upstream. If `modifies`, there are no
+            "outputs": function changes the gradients of the inputs of forward.
+        modifies: whether it modifies forward's own gradients (True) or replaces them (False).
         constants: further float tensors that function uses, such as a factor that follows a schedule.
-        surrogate: the function of the inputs whose derivative this is meant to be; None: there is none, the gradient is
-            changed on purpose.
+        surrogate: the function of the inputs whose derivative this is intended to be; None if there is none because the
+            gradient is changed on purpose.
         second_backward: the second derivative, as in `override_gradient`.
     """
 
@@ -45,7 +45,7 @@ class Backward:
 
 
 def modify_gradients(backward: Backward, inputs: Sequence[Any], *, name: str | None = None) -> tuple[tf.Tensor, ...]:
-    """Return the inputs as they are; a backward pass that modifies transforms the gradients that arrive."""
+    """Return the inputs unchanged; a backward pass with `modifies` transforms the gradients that flow back to them."""
     tensors = [tf.convert_to_tensor(each) for each in inputs]
     passed = override_gradient(
         lambda *given: tuple(tf.identity(each) for each in given),
@@ -61,7 +61,7 @@ def modify_gradients(backward: Backward, inputs: Sequence[Any], *, name: str | N
 
 
 def identity() -> Backward:
-    """Return dL/dx = dL/dy, whatever forward does; outputs and inputs have one shape.
+    """Return dL/dx = dL/dy for any forward pass with outputs of the same shape as its inputs.
 
     The straight-through estimator of Bengio, Leonard and Courville 2013, arXiv 1308.3432. Surrogate: x.
     """
@@ -69,7 +69,7 @@ def identity() -> Backward:
 
 
 def round_through() -> Backward:
-    """Return dL/dx = dL/dy, for a forward pass that rounds to any levels: `identity` by another name."""
+    """Return dL/dx = dL/dy, for a forward pass that rounds to any levels: `identity` under another name."""
     return replace(identity(), name="round_through")
 
 
@@ -87,7 +87,7 @@ def hard_tanh_through(*, limit: float = 1.0) -> Backward:
 
 
 def guided_relu() -> Backward:
-    """Return dL/dx = dL/dy where x > 0 and dL/dy > 0, else 0: for pictures of what a network looks at.
+    """Return dL/dx = dL/dy where x > 0 and dL/dy > 0, else 0: for visualizing what a network looks at.
 
     Springenberg et al. 2014, "Striving for Simplicity", arXiv 1412.6806, section 3.4. Surrogate: none.
     """
@@ -99,7 +99,7 @@ def guided_relu() -> Backward:
 
 
 def scale(*, factor: float | tf.Tensor = 1.0) -> Backward:
-    """Return factor * g, with g forward's own gradient of each input. Surrogate: none.
+    """Return factor * g, where g is forward's own gradient of each input. Surrogate: none.
 
     Args:
         factor: a number, or a float scalar tensor; 0 stops the gradient with zeros.
@@ -108,7 +108,7 @@ def scale(*, factor: float | tf.Tensor = 1.0) -> Backward:
 
 
 def reverse(*, factor: float | tf.Tensor = 1.0) -> Backward:
-    """Return -factor * g, with g forward's own gradient of each input: earlier layers work against the loss.
+    """Return -factor * g, where g is forward's own gradient of each input: earlier layers work against the loss.
 
     Ganin et al. 2016, "Domain-Adversarial Training of Neural Networks", arXiv 1505.07818, equations 17 and 18, where
     factor is lambda. Surrogate: none.
@@ -120,7 +120,7 @@ def reverse(*, factor: float | tf.Tensor = 1.0) -> Backward:
 
 
 def clip(*, limit: float = 1.0) -> Backward:
-    """Return g clipped to [-limit, limit], with g forward's own gradient of each input. Surrogate: none."""
+    """Return g clipped to [-limit, limit], where g is forward's own gradient of each input. Surrogate: none."""
     limit = check_number("limit of clip", limit, 0, above_minimum=True)
 
     def function(gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -150,7 +150,7 @@ def _scaling(name: str, factor: Any, sign: float) -> Backward:
 
 
 def entry_stop_gradients(target: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """Return `target` bit for bit, with the gradient mask * upstream: 0 where the mask is 0, also for infinity and NaN.
+    """Return `target` bit for bit, with gradient mask * upstream: 0 where the mask is 0, even for infinity and NaN.
 
     The classic form, stop_gradient(|mask - 1| * target) + mask * target, turns infinity into NaN, and rounds where the
     mask is between 0 and 1. The mask itself gets no gradient.

@@ -1,4 +1,4 @@
-"""Batch normalization as one op, and moments over all replicas."""
+"""Batch normalization as a single op, and moments synchronized over all replicas."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ Mean: TypeAlias = "Callable[[Sequence[tf.Tensor]], list[tf.Tensor]]"
 
 
 def synchronized_moments(x: tf.Tensor, *, axis: int, shift: tf.Tensor, mean: Mean) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return mean and biased variance of channels over all replicas' parts of a batch, which are equal in size.
+    """Return per-channel mean and biased variance over all replicas' equally sized parts of a batch.
 
-    var = mean(var_r + (mean_r - shift)^2) - (mean - shift)^2 over replicas r: one sum for both. The shift keeps large
-    means out of the difference of squares, which would round (Chan, Golub and LeVeque 1983, "Algorithms for computing
-    the sample variance"). A mean is taken axis by axis: one long sum in float32 rounds too much (over 24,000 entries
-    per channel, `tf.nn.moments` was 4e-5 away from the mean).
+    var = mean(var_r + (mean_r - shift)^2) - (mean - shift)^2 over replicas r: one reduction for both. The shift avoids
+    the cancellation that large means cause in the difference of squares (Chan, Golub and LeVeque 1983, "Algorithms for
+    computing the sample variance"). Means are taken one axis at a time: a single long float32 sum accumulates too much
+    rounding error (over 24,000 entries per channel, `tf.nn.moments` was off by 4e-5).
 
     Args:
         x: this replica's part, float32, [..., channels, ...].
-        axis: of the channels, 0 or more.
-        shift: float32 [channels], the same on every replica, near the mean, such as a moving one; gets no gradient.
-        mean: returns the means of tensors over the replicas, as `Replica.mean` does, with gradients.
+        axis: the channel axis, 0 or more.
+        shift: float32 [channels], the same on every replica, near the mean, such as the moving mean; gets no gradient.
+        mean: returns the means of tensors over the replicas, with gradients, such as `Replica.mean`.
 
     Returns:
         mean and variance, float32 [channels], the same on every replica.
@@ -41,35 +41,35 @@ def synchronized_moments(x: tf.Tensor, *, axis: int, shift: tf.Tensor, mean: Mea
 
 
 def _mean_of_each(x: tf.Tensor, axes: Sequence[int]) -> tf.Tensor:
-    """Return the mean over axes, one after the other, with keepdims."""
+    """Return the mean over the axes, taken one axis at a time, with keepdims."""
     for axis in axes:
         x = tf.reduce_mean(x, axis, keepdims=True)
     return x
 
 
-SMALLEST_EPSILON = 1.001e-5  # cuDNN takes none below it
+SMALLEST_EPSILON = 1.001e-5  # the smallest that cuDNN accepts
 FUSED_DTYPES = ("float32", "float16", "bfloat16")
-EXACT_EPSILON = 2.0**-10  # 1 - EXACT_EPSILON + EXACT_EPSILON is 1, also in float32
+EXACT_EPSILON = 2.0**-10  # 1 - EXACT_EPSILON + EXACT_EPSILON is exactly 1, even in float32
 Tensors: TypeAlias = "tuple[tf.Tensor, ...]"
 
 
 def fused_batch_norm(x: Any, scale: Any, offset: Any, *, epsilon: float) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Return x normalized by the mean and the variance of its channels, scaled and shifted; and these two.
+    """Return x normalized by its per-channel mean and variance, scaled and shifted; and this mean and variance.
 
     y = scale * (x - mean) / sqrt(variance + epsilon) + offset. Ioffe and Szegedy 2015, arXiv 1502.03167, algorithm 1.
     The variance is the biased one, sum((x - mean)^2) / n, of which Keras keeps a moving average.
 
-    Gradients of y are right to any order, eagerly, in a `tf.function`, and compiled by XLA; mean and variance are
-    constants to the gradient. The first derivative is a kernel as well; further ones are made of ordinary ops.
+    Gradients of y are correct to any order, eagerly, in a `tf.function`, and compiled by XLA; the returned mean and
+    variance have no gradient. The first derivative also uses a fused kernel; higher ones use ordinary ops.
 
     Args:
-        x: [..., channels], of rank 2 or more, float32, float16 or bfloat16; the channels are known when it is traced.
+        x: [..., channels], of rank 2 or more, float32, float16 or bfloat16; channels must be known when tracing.
         scale: float32 [channels], often called gamma.
         offset: float32 [channels], often called beta.
         epsilon: at least 1.001e-5.
 
     Returns:
-        y in shape and dtype of x; mean and variance, float32 [channels]. Without an entry, these are NaN.
+        y in the shape and dtype of x; mean and variance, float32 [channels], which are NaN if x is empty.
 
     Raises:
         UserError: another dtype or rank, unknown channels, or a smaller epsilon.
@@ -99,11 +99,11 @@ def fused_batch_norm(x: Any, scale: Any, offset: Any, *, epsilon: float) -> tupl
 def fused_scale_and_shift(x: Any, scale: Any, offset: Any) -> tf.Tensor:
     """Return x * scale + offset, in one pass over x.
 
-    That is batch norm by given statistics, with scale = gamma / sqrt(variance + epsilon) and offset = beta - mean *
-    scale: the gradients reach all four of them, to any order.
+    This is batch norm with given statistics if scale = gamma / sqrt(variance + epsilon) and offset = beta - mean *
+    scale: gradients reach all four of them, to any order.
 
     Args:
-        x: as for `fused_batch_norm`, also for the errors.
+        x: as for `fused_batch_norm`, with the same errors.
         scale: float32 [channels].
         offset: float32 [channels].
     """
@@ -115,7 +115,7 @@ def fused_scale_and_shift(x: Any, scale: Any, offset: Any) -> tf.Tensor:
         mean, variance = tf.zeros_like(scale), tf.fill(tf.shape(scale), 1.0 - EXACT_EPSILON)
         given = {"scale": scale, "offset": offset, "mean": mean, "variance": variance}
         y, *_ = tf.raw_ops.FusedBatchNormV3(x=_images(x), **given, epsilon=EXACT_EPSILON, is_training=False)
-        # On Intel processors TensorFlow 2.21 fuses convolution, this and tanh into an op that has no kernel.
+        # On Intel CPUs TensorFlow 2.21 would fuse convolution, this op and tanh into an op that has no kernel.
         y = tf.raw_ops.Snapshot(input=y)
 
         def backward(of_y: tf.Tensor) -> Tensors:
@@ -138,7 +138,7 @@ def _declare(name: str, inputs: Tensors, outputs: Any, surrogate: Callable[..., 
 
 
 def _plain(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, *, epsilon: float) -> tf.Tensor:
-    """Return y from ordinary ops."""
+    """Return y computed with ordinary ops."""
     axes = _all_but_channels(x)
     mean = tf.reduce_mean(x, axes)
     variance = tf.reduce_mean(tf.square(x - mean), axes)
@@ -146,7 +146,7 @@ def _plain(x: tf.Tensor, scale: tf.Tensor, offset: tf.Tensor, *, epsilon: float)
 
 
 def _gradients(of_y: tf.Tensor, x: tf.Tensor, scale: tf.Tensor, saved: Tensors, epsilon: float) -> Tensors:
-    """Return the gradients of x, scale and offset by the kernel for them, which TensorFlow cannot differentiate."""
+    """Return the gradients of x, scale and offset from the fused kernel, which TensorFlow cannot differentiate."""
 
     @tf.custom_gradient
     def compute(
@@ -162,7 +162,7 @@ def _gradients(of_y: tf.Tensor, x: tf.Tensor, scale: tf.Tensor, saved: Tensors, 
         )
 
         def backward(*upstream: tf.Tensor) -> tuple[tf.Tensor | None, ...]:
-            copies = [tf.identity(each) for each in (of_y, x, scale)]  # the tape looks at these alone
+            copies = [tf.identity(each) for each in (of_y, x, scale)]  # the tape watches only these
             with tf.GradientTape() as tape:
                 tape.watch(copies)
                 gradients = _plain_gradients(*copies, epsilon=epsilon)
@@ -170,12 +170,12 @@ def _gradients(of_y: tf.Tensor, x: tf.Tensor, scale: tf.Tensor, saved: Tensors, 
 
         return (_in_shape(of_x, x), of_scale, of_offset), backward
 
-    # The identities take tensors of the forward pass into this graph: a further derivative is made in yet another one.
+    # The identities capture tensors of the forward pass in this graph; higher derivatives are built in yet another one.
     return compute(*(tf.identity(each) for each in (of_y, x, scale, *saved)))
 
 
 def _plain_gradients(of_y: tf.Tensor, x: tf.Tensor, scale: tf.Tensor, *, epsilon: float) -> Tensors:
-    """Return the same gradients as the kernel, in ordinary ops: algorithm 1's, with mean and variance from x."""
+    """Return the same gradients as the kernel with ordinary ops (algorithm 1), recomputing mean and variance from x."""
     given, values = tf.cast(of_y, tf.float32), tf.cast(x, tf.float32)
     axes, count = _all_but_channels(x), _count(x)
     centered = values - tf.reduce_mean(values, axes)
@@ -200,7 +200,7 @@ def _all_but_channels(x: tf.Tensor) -> list[int]:
 
 
 def _images(x: tf.Tensor) -> tf.Tensor:
-    """Return x with four axes, as the kernels take it."""
+    """Return x with the four axes that the kernels require."""
     return x if x.shape.rank == 4 else tf.reshape(x, [-1, 1, 1, x.shape[-1]])
 
 
@@ -213,11 +213,11 @@ def _in_shape(y: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
 
 
 def _count(x: tf.Tensor) -> tf.Tensor:
-    """Return the number n of entries that a channel has: float32 scalar."""
+    """Return the number n of entries per channel as a float32 scalar."""
     return tf.cast(tf.reduce_prod(tf.shape(x)[:-1]), tf.float32)
 
 
 def _bias(x: tf.Tensor) -> tf.Tensor:
-    """Return (n - 1) / n, which undoes the correction of the kernel; it makes none for a single entry."""
+    """Return (n - 1) / n, which undoes the kernel's Bessel correction; 1 for n = 1, where the kernel applies none."""
     count = _count(x)
     return tf.maximum(count - 1.0, 1.0) / count

@@ -9,7 +9,7 @@ import tensorflow as tf
 def known_labels(labels: tf.Tensor, classes: tf.Tensor | int) -> tuple[tf.Tensor, tf.Tensor]:
     """Return which labels lie in [0, classes), and the labels with all others set to 0.
 
-    `tf.gather` takes these on any device; what becomes of an unknown label is for the caller to say.
+    The latter are valid for `tf.gather` on any device; the caller decides how to treat unknown labels.
 
     Args:
         labels: integers, any shape.
@@ -18,7 +18,7 @@ def known_labels(labels: tf.Tensor, classes: tf.Tensor | int) -> tuple[tf.Tensor
     Returns:
         bool and int64, in the shape of the labels.
     """
-    labels = tf.cast(labels, tf.int64)  # small unsigned integers cannot be compared with any number of classes
+    labels = tf.cast(labels, tf.int64)  # small unsigned types cannot hold every number of classes
     known = tf.logical_and(labels >= 0, labels < classes)
     return known, tf.where(known, labels, tf.zeros_like(labels))
 
@@ -26,16 +26,16 @@ def known_labels(labels: tf.Tensor, classes: tf.Tensor | int) -> tuple[tf.Tensor
 def center_sums(
     centers: tf.Tensor, features: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor | None = None
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return for each class the sum of (c - x) over its examples, and how many they are.
+    """Return for each class the sum of (c - x) over its examples, and the number of these examples.
 
-    Sums and counts of parts of a batch, as on several replicas, add up to those of the whole. An example whose label is
-    outside [0, classes) does not count, on any device.
+    Sums and counts over parts of a batch, such as those of replicas, add up to those of the whole. Examples with a
+    label outside [0, classes) are ignored on any device.
 
     Args:
         centers: float [classes, d].
         features: float [batch, d].
         labels: integers [batch].
-        weights: [batch], how often each example counts, 0 for padding; None for once each.
+        weights: [batch], weight of each example, 0 for padding; None for 1 each.
 
     Returns:
         Sums [classes, d] and counts [classes], in the dtype of the centers; 0 for a class without an example.
@@ -55,10 +55,10 @@ def center_change(sums: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
     """Return sum(c - x) / (1 + n) for each class (Wen et al. 2016, equation 4): [classes, d].
 
     A center moves by -alpha times this, less than alpha of the way to the mean of its examples. Without 1 + n it would
-    move alpha n of the way: beyond the mean, and away from it where alpha n > 2.
+    move alpha n of the way: past the mean if alpha n > 1, and farther from it than before if alpha n > 2.
 
     Args:
-        sums: of (c - x), [classes, d].
+        sums: sums of (c - x), [classes, d].
         counts: [classes].
     """
     return sums / (1.0 + counts)[:, tf.newaxis]
@@ -68,19 +68,19 @@ MOST_PAIRS = 10_000
 
 
 def class_distances(features: tf.Tensor, labels: tf.Tensor, classes: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the distance within classes and the distance between classes of a set of examples.
+    """Return the within-class distance and the between-class distance of a set of examples.
 
-    Within is the mean over examples of the Euclidean distance to the mean of their class; between is the mean over
-    pairs of classes of the distance of their means. Both are of these examples alone, so networks that were trained
-    with and without centers compare, and within / between does not depend on the scale of the features.
+    Within is the mean over examples of the Euclidean distance to their class mean; between is the mean over pairs of
+    classes of the distance between their means. Both depend on these examples alone, so networks trained with and
+    without centers can be compared, and within / between does not depend on the scale of the features.
 
     Args:
         features: float [examples, d].
-        labels: integers [examples] in [0, classes); any other makes within NaN.
-        classes: how many there are; those without an example do not count.
+        labels: integers [examples] in [0, classes); any other label makes within NaN.
+        classes: number of classes; those without an example are ignored.
 
     Returns:
-        Two float32 scalars. Between is 0 where fewer than two classes have examples.
+        Two float32 scalars. Between is 0 if fewer than two classes have examples.
     """
     features = tf.cast(features, tf.float32)
     known, rows = known_labels(labels, classes)
@@ -93,9 +93,9 @@ def class_distances(features: tf.Tensor, labels: tf.Tensor, classes: int) -> tup
 
 
 def mean_pair_distance(points: tf.Tensor, present: tf.Tensor | None = None) -> tf.Tensor:
-    """Return the mean Euclidean distance over pairs of points, a scalar; 0 where there is no pair.
+    """Return the mean Euclidean distance over pairs of points, a scalar; 0 if there is no pair.
 
-    Up to 141 points, all pairs count; beyond, 10,000 that are drawn once and for all.
+    All pairs are used for up to 141 points, and a fixed random sample of 10,000 pairs for more.
 
     Args:
         points: float [points, d], with a known number of points.
@@ -110,7 +110,7 @@ def mean_pair_distance(points: tf.Tensor, present: tf.Tensor | None = None) -> t
 
 
 def point_pairs(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first and the second point of each pair: of all pairs, or of 10,000 drawn with a fixed seed."""
+    """Return the indices of the first and the second point of all pairs, or of 10,000 pairs drawn with a fixed seed."""
     if count * (count - 1) // 2 <= MOST_PAIRS:
         first, second = np.triu_indices(count, k=1)
         return first.astype(np.int64), second.astype(np.int64)

@@ -1,6 +1,6 @@
-"""Straight-through estimators: the forward pass rounds, the backward pass has a surrogate.
+"""Straight-through estimators: the forward pass rounds, the backward pass differentiates a surrogate.
 
-Their x has any shape and float dtype, and NaN stays NaN.
+Inputs x have any shape and float dtype, and NaN stays NaN.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def straight_through(forward: tf.Tensor, backward: tf.Tensor) -> tf.Tensor:
 
 
 def ste_gate(upstream: tf.Tensor, x: tf.Tensor, limit: float) -> tf.Tensor:
-    """Return the gradient where |x| <= limit, and 0 elsewhere, as at NaN, even where the gradient is infinite.
+    """Return the gradient where |x| <= limit, and 0 elsewhere (also at NaN), even where the gradient is infinite.
 
     Args:
-        upstream: the gradient that arrives, of the shape and dtype of x.
+        upstream: the incoming gradient, in the shape and dtype of x.
         x: any shape and float dtype.
-        limit: above 0; infinity lets all pass.
+        limit: above 0; infinity passes every gradient except where x is NaN.
     """
     # On a CPU a product takes two thirds of the time of `tf.where`.
     return tf.math.multiply_no_nan(upstream, tf.cast(tf.abs(x) <= limit, upstream.dtype))
@@ -51,10 +51,10 @@ def hard_sigmoid(x: tf.Tensor) -> tf.Tensor:
 
 
 def zero_unless(mask: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-    """Return the value where the mask is True, and +0 elsewhere, even for infinity and NaN; so does the gradient.
+    """Return the value where the mask is True, and +0 elsewhere, even for infinity and NaN; also for the gradient.
 
-    The bits are those of `tf.where(mask, value, 0)`, but denormal numbers may be flushed to 0. On a CPU this takes two
-    thirds of the time of `tf.where`, and half where several products share the cast of one mask.
+    Bit-identical to `tf.where(mask, value, 0)`, except that denormals may be flushed to 0. On a CPU this takes two
+    thirds of the time of `tf.where`, and half if several products share the cast of one mask.
 
     Args:
         mask: bool, of the value's shape or one that broadcasts to it. It gets no gradient.
@@ -74,16 +74,16 @@ def round_through(x: tf.Tensor) -> tf.Tensor:
 
 
 def binary_sign(x: tf.Tensor) -> tf.Tensor:
-    """Return +1 where x >= 0 and -1 where x < 0; it has no gradient.
+    """Return +1 where x >= 0 and -1 where x < 0, without a gradient.
 
-    sign(0) = sign(-0) = +1, where `tf.sign` gives 0, a third value. NaN stays NaN, where a comparison gives -1.
-    Denormal numbers count as 0 where the device flushes them. On a CPU this takes half the time of `tf.where`.
+    sign(0) = sign(-0) = +1, whereas `tf.sign` gives 0, a third value. NaN stays NaN, whereas a comparison gives -1.
+    Denormals count as 0 on devices that flush them. On a CPU this takes half the time of `tf.where`.
     """
     return tf.sign(tf.sign(tf.stop_gradient(tf.convert_to_tensor(x))) + 0.5)
 
 
 def _quantized(name: str, x: tf.Tensor, value: Op, gradient: Gradient, surrogate: Op) -> tf.Tensor:
-    """Return value(x) with the gradient gradient(upstream, x), declared as that of the surrogate."""
+    """Return value(x) with the gradient `gradient(upstream, x)`, declared as the derivative of the surrogate."""
 
     @tf.custom_gradient
     def quantize(latent: tf.Tensor) -> tuple[tf.Tensor, Op]:
@@ -111,7 +111,7 @@ def ste_sign(x: tf.Tensor, *, clip_value: float = 1.0) -> tf.Tensor:
 
     Args:
         x: any shape and float dtype.
-        clip_value: above 0; the gradient is cancelled where |x| exceeds it. Infinity cancels none.
+        clip_value: above 0; the gradient is cancelled where |x| exceeds it, and nowhere if it is infinity.
     """
     return _clipped("ste_sign", x, binary_sign, clip_value)
 
@@ -125,7 +125,7 @@ def binary_tanh(x: tf.Tensor) -> tf.Tensor:
 
 
 def approx_sign(x: tf.Tensor) -> tf.Tensor:
-    """Return exactly +1 where x >= 0 and -1 where x < 0; backward 2 - 2|x| where |x| <= 1, else 0, as at NaN.
+    """Return exactly +1 where x >= 0 and -1 where x < 0; backward 2 - 2|x| where |x| <= 1, else 0 (also at NaN).
 
     Liu et al. 2018, "Bi-Real Net", arXiv 1808.00278.
     """
@@ -149,7 +149,7 @@ def swish_sign(x: tf.Tensor, *, beta: float = 5.0) -> tf.Tensor:
 
     Args:
         x: any shape and float dtype.
-        beta: above 0; how steep the surrogate is.
+        beta: steepness of the surrogate, above 0.
     """
 
     def gradient(upstream: tf.Tensor, latent: tf.Tensor) -> tf.Tensor:
@@ -170,13 +170,13 @@ def swish_sign(x: tf.Tensor, *, beta: float = 5.0) -> tf.Tensor:
 def magnitude_aware_sign(x: tf.Tensor, *, clip_value: float = 1.0, channel_axes: Sequence[int] = (-1,)) -> tf.Tensor:
     """Return exactly +s or -s, where s is the mean of |x| over a channel; backward s 1{|x| <= clip_value}.
 
-    The scale is a constant to the gradient. Rastegari et al. 2016, "XNOR-Net", arXiv 1603.05279, section 3.1;
-    Liu et al. 2018, "Bi-Real Net", arXiv 1808.00278.
+    The scale is treated as a constant in the backward pass. Rastegari et al. 2016, "XNOR-Net", arXiv 1603.05279,
+    section 3.1; Liu et al. 2018, "Bi-Real Net", arXiv 1808.00278.
 
     Args:
         x: any shape and float dtype, such as a kernel [height, width, in, out].
         clip_value: above 0; the gradient is cancelled where |x| exceeds it.
-        channel_axes: axes that tell output channels apart; the mean runs over all others. (-1,) for dense and
+        channel_axes: axes that index output channels; the mean is taken over all others. (-1,) for dense and
             convolution kernels, (-2,) for transposed convolutions, (-2, -1) for depthwise ones.
     """
     x = tf.convert_to_tensor(x)
@@ -268,7 +268,7 @@ def _levels(unit: tf.Tensor, k_bit: int) -> tf.Tensor:
     steps = float(2**k_bit - 1)
 
     def levels(value: tf.Tensor) -> tf.Tensor:
-        # Not a division: XLA turns one into this product, and the levels would depend on who compiled.
+        # Not a division: XLA would turn it into this product, so the levels would depend on the compiler.
         return tf.round(value * steps) * (1.0 / steps)
 
     return _quantized("dorefa", unit, levels, lambda upstream, _: upstream, tf.identity)
@@ -279,7 +279,7 @@ GateGradient: TypeAlias = "Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.
 
 
 def uniform_numbers(like: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Return float32 numbers in [0, 1), in the shape of a tensor: a pure function of the seed, int [2]."""
+    """Return uniform float32 numbers in [0, 1), in the shape of `like`: a pure function of the seed, int [2]."""
     return tf.random.stateless_uniform(tf.shape(like), seed, dtype=tf.float32)
 
 
@@ -288,14 +288,14 @@ def bernoulli_gate(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Return y = r * x and r ~ Bernoulli(A): one draw per example and position, for all channels; E[y] = A * x.
 
-    A = 0 is never drawn, A = 1 always; XLA draws other values than TensorFlow does.
+    r is always 0 for A = 0 and always 1 for A = 1. XLA draws different values than TensorFlow does.
 
     Backward, with the r of the forward pass: dL/dx = r * dL/dy, and dL/dA = the sum over channels of x * dL/dy, plus
     dL/dr, summed in float32. Wang et al. 2017, arXiv 1710.11446, "Impdrop".
 
     Args:
         features: x, [batch, height, width, channels], any float dtype.
-        probability: A, [batch, height, width, 1], in [0, 1]; any float dtype, perhaps another than that of x.
+        probability: A, [batch, height, width, 1], in [0, 1]; any float dtype, not necessarily that of x.
         seed: int32 or int64, shape [2]; the draw is a pure function of it.
         uniform: called as uniform(A, seed); returns the numbers in [0, 1) that A is compared with, float32.
 
@@ -326,7 +326,7 @@ def bernoulli_gate(
 
 
 def _draw(probability: tf.Tensor, seed: tf.Tensor, uniform: Uniform) -> tf.Tensor:
-    # Drawn and compared in float32: bfloat16 has 2^-8 between numbers near 1, and would draw 0 too often.
+    # Drawn and compared in float32: bfloat16 numbers near 1 are 2^-8 apart, so 0 would be drawn too often.
     numbers = uniform(probability, tf.stop_gradient(seed))
     mask = tf.cast(numbers < tf.cast(probability, tf.float32), probability.dtype)
     return tf.where(tf.math.is_nan(probability), probability, mask)

@@ -1,4 +1,4 @@
-"""Walks in traced graphs."""
+"""Traversal of traced graphs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def origins(tensor: Any) -> list[Any]:
 
 
 def with_outer_graphs(graph: tf.Graph) -> list[tf.Graph]:
-    """Return a graph and those around it, up to that of the outermost function."""
+    """Return a graph and the graphs that enclose it, up to that of the outermost function."""
     graphs = [graph]
     while isinstance(outer := getattr(graphs[-1], "outer_graph", None), tf.__internal__.FuncGraph):
         graphs.append(outer)

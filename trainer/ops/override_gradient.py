@@ -1,4 +1,4 @@
-"""Override the gradient of an op or a layer, with checks of what a user's forward and backward passes return."""
+"""Override the gradient of an op or a layer, and check the results of user-defined forward and backward passes."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ Tensors: TypeAlias = "tuple[tf.Tensor, ...]"
 class Overridden:
     """An op of a traced function whose gradient is overridden."""
 
-    name: str  # what a table calls it
-    inputs: Tensors  # that get the gradients
-    outputs: Tensors  # whose gradients these are computed from
-    # the function of the inputs whose derivative the gradient is meant to be; "forward" for the forward pass itself;
-    # None: it changes the gradient on purpose
+    name: str  # shown in tables
+    inputs: Tensors  # tensors that get the gradients
+    outputs: Tensors  # tensors whose gradients the former are computed from
+    # the function of the inputs whose derivative the gradient is intended to be; "forward" for the forward pass itself;
+    # None if the gradient is changed on purpose
     surrogate: Callable[..., Any] | str | None
 
 
 def declare_override(
     name: str, inputs: Sequence[tf.Tensor], outputs: Any, surrogate: Callable[..., Any] | str | None
 ) -> None:
-    """Record an op with an overridden gradient in the graph that is being traced; eagerly there is nothing to record.
+    """Record an op with an overridden gradient in the graph being traced; do nothing in eager execution.
 
     Args:
-        name: what a table calls it.
+        name: name shown in tables.
         inputs: tensors that get the gradients.
         outputs: a tensor, or a tuple of them.
-        surrogate: the function of the inputs whose derivative the gradient is meant to be, "forward", or None.
+        surrogate: the function of the inputs whose derivative the gradient is intended to be, "forward", or None.
     """
     if not tf.executing_eagerly():
         flat = tuple(outputs) if isinstance(outputs, list | tuple) else (outputs,)
@@ -74,32 +74,32 @@ def override_gradient(
     """Return forward(*inputs), with the gradients that `backward` returns.
 
     Works eagerly, in a `tf.function`, in `tf.while_loop`, compiled by XLA (a TensorFlow forward only), with
-    `tf.GradientTape` and with `tf.gradients`. Every tensor that backward needs is an input or a constant: only inputs
-    get a gradient. So it is an error if forward or backward use a trainable variable, or a float tensor of the
-    surrounding graph, that is not declared. Tensors with a value (eager ones) are constants.
+    `tf.GradientTape` and with `tf.gradients`. Every tensor that backward needs must be declared as an input or a
+    constant; only inputs get a gradient. It is an error if forward or backward use an undeclared trainable variable, or
+    an undeclared float tensor of the surrounding graph. Eager tensors, which have a value, are constants.
 
     Args:
         forward: called as forward(*inputs); returns a float tensor, or a tuple of them.
-        backward: called as backward(upstream, inputs, outputs) with dL/d(outputs) and the outputs, both as forward
-            returns them, a tensor or a tuple, and the tuple of inputs. Made of TensorFlow ops. Returns one gradient
-            for each input, in its shape and dtype, None for an input that is not float; a bare tensor for one input.
+        backward: called as backward(upstream, inputs, outputs), where upstream is dL/d(outputs), inputs is a tuple, and
+            upstream and outputs are structured as forward returns them (a tensor or a tuple). Made of TensorFlow ops.
+            Returns one gradient per input, in its shape and dtype, or None for an input that is not float; a bare
+            tensor for one input.
         inputs: tensors, or variables, which are read. Integers get no gradient.
-        constants: float tensors that forward or backward use beside the inputs. They get no gradient.
-        numpy_output: what a forward of NumPy returns: shape (None if unknown) and dtype of its array, or several
-            of them. It gets arrays that it cannot write to. XLA cannot compile it.
-        second_backward: the second derivative. None: asking for it is an error, also with a persistent tape around a
-            `tf.function`. "differentiate": backward is differentiated, and refused where it uses an input through ops
-            without a gradient, such as comparisons. A function: the backward pass of `backward`, called as
+        constants: float tensors that forward or backward use besides the inputs. They get no gradient.
+        numpy_output: shape (None if unknown) and dtype of the array that a NumPy forward returns, or several of these.
+            Such a forward gets read-only arrays, and XLA cannot compile it.
+        second_backward: the second derivative. None: requesting it is an error, also with a persistent tape around a
+            `tf.function`. "differentiate": backward is differentiated; it is an error if it uses an argument only
+            through ops without a gradient, such as comparisons. A function: the backward pass of `backward`, called as
             second_backward(upstream, (*dL/d(outputs), *inputs, *outputs), gradients); it returns one gradient for each
             tensor of the second argument.
-        surrogate: the function of the inputs whose derivative backward is meant to be: "forward" itself, another
-            function, or None if it changes the gradient on purpose. It is recorded for `declare_override`; nothing
-            is computed with it here.
-        name: what messages call this op.
+        surrogate: the function of the inputs whose derivative backward is intended to be: "forward" itself, another
+            function, or None if it changes the gradient on purpose. It is only recorded, by `declare_override`.
+        name: name of this op in messages.
 
     Raises:
-        UserError: forward or backward return something else, or use what they were not given. Shapes that are not
-            known when a function is traced are checked when it runs, and raise `tf.errors.InvalidArgumentError`.
+        UserError: forward or backward return something else, or use something undeclared. Shapes that are unknown at
+            trace time are checked at run time, and raise `tf.errors.InvalidArgumentError`.
     """
     if isinstance(second_backward, str) and second_backward != DIFFERENTIATE:
         raise unknown_name("second_backward", second_backward, [DIFFERENTIATE])
@@ -117,7 +117,7 @@ def override_gradient(
 
 def apply_override(override: Override) -> Any:
     """Return the outputs of an override, with its gradients."""
-    result: list[Any] = []  # with the override's gradient: what backward computes from outputs is differentiated so
+    result: list[Any] = []  # with the override's gradient, so that backward's use of the outputs is differentiated
 
     @tf.custom_gradient
     def run(*inputs: tf.Tensor) -> tuple[Any, Callable[..., Any]]:
@@ -130,7 +130,7 @@ def apply_override(override: Override) -> Any:
 
 
 def _run_forward(override: Override, inputs: Tensors) -> Any:
-    """Return forward's outputs for inputs, checked; with its own gradient, not the overriding one."""
+    """Return forward's outputs, checked, with its own gradient rather than the overriding one."""
     if override.numpy_output is not None:
         return _run_numpy(override.forward, inputs, override.numpy_output, override.name)
     what = f"The forward pass of '{override.name}'"
@@ -146,14 +146,14 @@ def _run_forward(override: Override, inputs: Tensors) -> Any:
 
 
 def compute_gradients(override: Override, upstream: Tensors, inputs: Tensors, outputs: Any) -> list[tf.Tensor | None]:
-    """Return one gradient for each input, checked; their gradients are the second derivative, or its refusal.
+    """Return one checked gradient per input; differentiating them gives the second derivative, or raises an error.
 
-    The upstream gradients are a tuple also for one output; the outputs are as forward returned them.
+    The upstream gradients are a tuple even for a single output; the outputs are structured as forward returned them.
     """
     is_single = not isinstance(outputs, tuple)
     outputs = (outputs,) if is_single else outputs
-    # Some ops hand back slices of a gradient; a backward function gets all of it. The identity takes tensors of the
-    # forward function's graph into this one: the next derivative, in yet another graph, would not find them there.
+    # Some ops return a gradient as slices; a backward function gets it dense. The identity captures tensors of the
+    # forward function's graph in this one: the next derivative, built in yet another graph, could not find them there.
     given = tuple(tf.identity(tf.convert_to_tensor(each)) for each in (*upstream, *inputs, *outputs))
     what = f"The backward pass of '{override.name}'"
 
@@ -176,7 +176,7 @@ def compute_gradients(override: Override, upstream: Tensors, inputs: Tensors, ou
 def _second_gradients(
     override: Override, backward: Callable[..., Tensors], upstream: Tensors, tensors: Tensors, gradients: Tensors
 ) -> list[tf.Tensor | None]:
-    """Return the gradients of an override's backward pass, which are defined or refused."""
+    """Return the gradients of an override's backward pass, or raise an error if none are defined."""
     if override.second_backward == DIFFERENTIATE:
         return _differentiate(override.name, backward, tensors, upstream)
     if not callable(override.second_backward):
@@ -193,9 +193,9 @@ def _differentiate(
 ) -> list[tf.Tensor | None]:
     """Return the gradients of backward(*tensors), given dL/d(backward(*tensors)): zeros for a tensor it does not use.
 
-    A tensor that it uses only through ops without a gradient is refused: a 0 would be an accident.
+    A tensor that it uses only through ops without a gradient is an error: a gradient of 0 would be unintended.
     """
-    copies = [tf.identity(each) for each in tensors]  # the tape looks at these alone
+    copies = [tf.identity(each) for each in tensors]  # the tape watches only these
     floats = [each for each in copies if is_differentiable(each)]
     with tf.GradientTape() as tape:
         tape.watch(floats)
@@ -216,7 +216,7 @@ def _differentiate(
 
 
 def _used_arguments(function: Callable[..., Any], tensors: Tensors) -> list[bool]:
-    """Return for each argument whether a function's result depends on it; the function is traced for that."""
+    """Return for each argument whether a function's result depends on it, found by tracing the function."""
     specs = [tf.TensorSpec(each.shape, each.dtype) for each in tensors]
     graph = tf.function(function, autograph=False).get_concrete_function(*specs).graph
     found = {each for tensor in graph.outputs for each in (tensor.op, *ancestors(tensor.op))}
@@ -224,19 +224,19 @@ def _used_arguments(function: Callable[..., Any], tensors: Tensors) -> list[bool
 
 
 def is_differentiable(tensor: tf.Tensor) -> bool:
-    """Return whether a tensor, or anything with a dtype of TensorFlow, can have a gradient: it is float or complex."""
+    """Return whether a tensor, or any object with a TensorFlow dtype, can have a gradient: it is float or complex."""
     return tensor.dtype.is_floating or tensor.dtype.is_complex
 
 
 def _describe(tensor: Any) -> str:
-    """Return a tensor's dtype and shape, such as "float32 [2, 3]"; "?" where a size is not known."""
+    """Return a tensor's dtype and shape, such as "float32 [2, 3]", with "?" for an unknown size."""
     shape = tensor.shape
     sizes = "of unknown shape" if shape.rank is None else [size if size is not None else "?" for size in shape]
     return f"{tensor.dtype.name} {sizes}".replace("'", "")
 
 
 def _check_outputs(what: str, outputs: Any) -> Any:
-    """Return the outputs of a forward pass, checked: a float tensor, or a tuple of them."""
+    """Check and return the outputs of a forward pass: a float tensor, or a tuple of them."""
     several = isinstance(outputs, list | tuple)
     if several and not outputs:
         raise UserError(f"{what} returned nothing. Expected a tensor, or a tuple of them.")
@@ -252,15 +252,15 @@ def _check_outputs(what: str, outputs: Any) -> Any:
 
 
 def check_gradients(what: str, gradients: Any, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor | None]:
-    """Return the gradients that a backward pass returned, checked: one for each input, None for one that is not float.
+    """Check and return the gradients from a backward pass: one for each input, None for one that is not float.
 
     Args:
-        what: begins the messages, such as "The backward pass of 'sign'".
+        what: start of the messages, such as "The backward pass of 'sign'".
         gradients: as returned: a list or tuple, or a bare tensor for a single input.
-        inputs: of the forward pass.
+        inputs: inputs of the forward pass.
 
     Raises:
-        UserError: too few or too many gradients, None, or another shape or dtype than the input's.
+        UserError: wrong number of gradients, wrong shape or dtype, None for a float input, or a gradient for another.
     """
     listed = list(gradients) if isinstance(gradients, list | tuple) else [gradients]
     if len(listed) != len(inputs):
@@ -300,10 +300,10 @@ REMEDY = "Expected it among the inputs, where it gets a gradient, or among the c
 
 @contextmanager
 def _watch_declared(what: str, declared: Sequence[tf.Tensor]) -> Iterator[None]:
-    """Refuse trainable variables, and float tensors of the outer graph, that the block uses undeclared."""
+    """Raise an error if the block uses undeclared trainable variables or float tensors of the outer graph."""
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     before = len(graph.get_operations()) if graph is not None else 0
-    with tf.GradientTape() as tape:  # it sees every trainable variable that is read
+    with tf.GradientTape() as tape:  # records every trainable variable that is read
         yield
     if variables := sorted(variable.name for variable in tape.watched_variables()):
         raise UserError(f"{what} reads the trainable variable {variables[0]}, which gets no gradient. {REMEDY}.")
@@ -312,7 +312,7 @@ def _watch_declared(what: str, declared: Sequence[tf.Tensor]) -> Iterator[None]:
 
 
 def _undeclared(graph: tf.Graph, before: int, declared: Sequence[tf.Tensor]) -> tf.Tensor | None:
-    """Return a float tensor that the ops after the first `before` ones use, and that is not declared."""
+    """Return an undeclared float tensor that the ops after the first `before` ones use; None if there is none."""
     created = set(graph.get_operations()[before:])
     known = {id(each) for tensor in declared for each in origins(tensor)}
     for operation in created:
@@ -320,7 +320,7 @@ def _undeclared(graph: tf.Graph, before: int, declared: Sequence[tf.Tensor]) -> 
         for tensor in operation.outputs if captured else operation.inputs:
             if (captured or tensor.op not in created) and not any(id(each) in known for each in origins(tensor)):
                 origin = origins(tensor)[-1]
-                in_graph = isinstance(getattr(origin, "graph", None), tf.Graph)  # an eager tensor has its value
+                in_graph = isinstance(getattr(origin, "graph", None), tf.Graph)  # an eager tensor is a constant
                 if in_graph and is_differentiable(origin) and origin.op.type not in ("Const", "StopGradient"):
                     return origin
     return None
@@ -332,11 +332,11 @@ def _run_numpy(
     output: tf.TensorSpec | Sequence[tf.TensorSpec],
     name: str,
 ) -> Any:
-    """Return function(*arrays) as tensors of the declared shapes and dtypes; it has no gradient.
+    """Return function(*arrays) as tensors of the declared shapes and dtypes, without a gradient.
 
-    `tf.numpy_function` alone forgets the shapes, lets an eager call return another dtype than declared, and shares
-    memory: a function that fills one array again and again changes results that it returned before. Here its arrays
-    cannot be written to, and what it returns is copied.
+    `tf.numpy_function` alone loses the shapes, allows an eager call to return another dtype than declared, and shares
+    memory: a function that reuses one array for its results would change those it returned before. Here the function
+    gets read-only arrays, and its results are copied.
     """
     several = not isinstance(output, tf.TensorSpec)
     specs: list[Any] = list(output) if isinstance(output, list | tuple) else [output]

@@ -1,4 +1,4 @@
-"""Probabilities and their logits, without TensorFlow: prediction on NumPy uses them."""
+"""Probabilities and their logits, without TensorFlow, as prediction with NumPy requires."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 SMALLEST = float(np.finfo(np.float32).tiny)
-LARGEST = 1.0 - 2.0**-24  # the float32 before 1
-TOLERANCE = 1e-2  # of a sum: probabilities may be in half precision, or in 8 bits
+LARGEST = 1.0 - 2.0**-24  # the largest float32 below 1
+TOLERANCE = 1e-2  # of the sum: probabilities may be in half precision or in 8 bits
 
 
 def are_probabilities(outputs: np.ndarray) -> bool:
-    """Return whether the outputs of each example lie in [0, 1] and add up to 1.
+    """Return whether outputs are [examples, 2 or more], lie in [0, 1], and add up to 1 for each example.
 
     Args:
         outputs: [examples, ...], at least one example.
@@ -24,12 +24,12 @@ def are_probabilities(outputs: np.ndarray) -> bool:
 
 
 def as_logits(outputs: Any, activation: str | None, ops: Any = np) -> Any:
-    """Return logits whose activation gives the outputs; of a softmax those with a log-sum-exp of 0.
+    """Return logits that the activation maps to the outputs; for softmax, those with a log-sum-exp of 0.
 
     Args:
         outputs: [..., classes].
         activation: "softmax" or "sigmoid"; None if the outputs are logits.
-        ops: what computes: NumPy, or `keras.ops`.
+        ops: the array module to compute with: NumPy or `keras.ops`.
     """
     if activation is None:
         return outputs

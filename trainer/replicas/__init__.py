@@ -1,1 +1,1 @@
-"""One run on several devices or machines: replicas, and the messages between them."""
+"""Training on several devices or machines: replicas, and the messages between them."""

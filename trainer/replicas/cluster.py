@@ -1,4 +1,4 @@
-"""The worker processes of a run: where they are, and how TensorFlow's server starts once all have come."""
+"""The worker processes of a run: their addresses, and the start of TensorFlow's server once all have connected."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ EXPECTED = "Expected python scripts/launch.py workers=<number> ..., TF_CONFIG, s
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where the workers of a run are, and which one this process is."""
+    """The addresses of a run's workers, and the index of this process among them."""
 
     addresses: tuple[str, ...]  # "host:port" of each worker
-    index: int  # of this one; 0 is the chief, which alone writes
-    source: str  # of the environment, for messages
+    index: int  # of this worker; 0 is the chief, the only one that writes
+    source: str  # which environment variables these come from, such as "SLURM", for messages
 
     @property
     def beside(self) -> tuple[int, int]:
-        """Return which of the workers on its host this one is, and how many there are."""
+        """Return the index of this worker among those on its host, and their number."""
         hosts = [address.rpartition(":")[0] for address in self.addresses]
         here = hosts[self.index]
         return hosts[: self.index].count(here), hosts.count(here)
 
 
 def cluster_source(trainer: Mapping[str, Any]) -> str | None:
-    """Return what describes the cluster of a run, TF_CONFIG first; None if it needs none. TensorFlow is not needed."""
+    """Return the source that describes a run's cluster, TF_CONFIG first; None if it needs none. Needs no TensorFlow."""
     if trainer.get("strategy") != MULTI_WORKER:
         return None
     if os.environ.get("TF_CONFIG", "").strip():
@@ -75,7 +75,7 @@ def cluster_of(trainer: Mapping[str, Any]) -> Cluster | None:
 
 
 def check_workers(trainer: Mapping[str, Any], workers: int) -> None:
-    """Refuse a batch that so many workers cannot share equally."""
+    """Raise an error if the workers cannot share a batch equally."""
     check_parts(trainer["batch_size"], workers, f"{workers} workers, who share it", "workers")
 
 
@@ -83,7 +83,7 @@ EXAMPLE = '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type"
 
 
 def _of_tf_config() -> tuple[list[str], int]:
-    """Return the addresses of all workers, a chief before the others, and the index of this one."""
+    """Return the addresses of all workers, with a chief first, and the index of this one."""
     import tensorflow as tf
 
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
@@ -102,22 +102,22 @@ def _of_tf_config() -> tuple[list[str], int]:
 
 
 FIRST_PORT, PORT_RANGES, PORTS = 12_000, 300, 64
-"""Ports of a job: below those that Linux gives to clients; jobs that share a host rarely meet in one range."""
+"""Ports of a job, below Linux's ephemeral ports; jobs that share a host rarely get the same range."""
 
 
 def _of_slurm() -> tuple[list[str], int]:
-    """Return the address of each task of srun, and the index of this one. The port follows from the job's number."""
+    """Return the address of each srun task, and the index of this one. The job ID determines the port."""
     import tensorflow as tf
 
     port = FIRST_PORT + _number("SLURM_JOB_ID", 0) % PORT_RANGES * PORTS
-    try:  # SLURM itself assigns GPUs: the resolver is to share none, and counts a device for each task
+    try:  # SLURM itself assigns GPUs, so the resolver must not; it only counts one device per task
         resolver = tf.distribute.cluster_resolver.SlurmClusterResolver(
             port_base=port, gpus_per_node=PORTS, gpus_per_task=1, auto_set_gpu=False
         )
         addresses = resolver.cluster_spec().as_dict()["worker"]
     except (RuntimeError, ValueError) as error:
         raise UserError(f"{error} Expected a process that srun has started, with block distribution.") from error
-    # The resolver orders hosts by name, so that node10 is before node9; srun counts tasks in the order of its list.
+    # The resolver sorts hosts by name, with node10 before node9; srun numbers tasks in the order of its node list.
     hosts = _expand_hosts(os.environ["SLURM_STEP_NODELIST"])
     places = {host: place for place, host in enumerate(hosts)}
     addresses.sort(key=lambda address: places[address.rpartition(":")[0]])
@@ -127,7 +127,7 @@ def _of_slurm() -> tuple[list[str], int]:
 def _of_torchrun() -> tuple[list[str], int]:
     """Return the addresses of all workers and the index of this one: worker n listens at MASTER_PORT + n.
 
-    One higher where torchrun itself holds that port. If there are several hosts, HOSTS must name them.
+    The port is one higher if torchrun itself uses MASTER_PORT. If there are several hosts, HOSTS must list them.
     """
     index, count = _number("RANK"), _number("WORLD_SIZE")
     port = _number("MASTER_PORT") + (os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True")
@@ -147,7 +147,7 @@ def _of_torchrun() -> tuple[list[str], int]:
 
 
 def _number(name: str, default: int | None = None) -> int:
-    """Return a variable as a whole number of at least 0."""
+    """Return an environment variable as a nonnegative integer."""
     text = os.environ.get(name, "").strip()
     if not text and default is not None:
         return default
@@ -170,19 +170,19 @@ def _expand_hosts(text: str) -> list[str]:
 
 
 START_SECONDS = 120
-"""After which a start that hangs ends the process: during it, TensorFlow hears no signal."""
+"""Timeout after which a hanging start ends the process: TensorFlow does not react to signals while it starts."""
 WAIT_SECONDS = 300.0
-"""How long workers wait for all of them to come."""
+"""How long workers wait for all of them to connect."""
 POLL_SECONDS = 0.2
 GREETING, GO = "hookline", b"go\n"
 
 
 @functools.cache
 def start_cluster(cluster: Cluster) -> tf.distribute.Strategy:
-    """Start the server of this worker and connect it with the others; before TensorFlow has initialized its devices.
+    """Start this worker's server and connect it to the others; call before TensorFlow initializes its devices.
 
-    The strategy itself is not used: it starts the server, and the service by whose heartbeats TensorFlow finds within
-    seconds that a worker is gone.
+    The strategy itself is not used: creating it starts the server, and the service that detects the loss of a worker
+    within seconds by heartbeats.
     """
     import tensorflow as tf
 
@@ -204,12 +204,12 @@ def start_cluster(cluster: Cluster) -> tf.distribute.Strategy:
         faulthandler.cancel_dump_traceback_later()
     handler = signal.getsignal(signal.SIGTERM)
     if handler is not None and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, handler)  # Python's own, which TensorFlow's service has replaced
+        signal.signal(signal.SIGTERM, handler)  # restore Python's handler, which TensorFlow's service replaced
     return strategy
 
 
 def meet(cluster: Cluster, seconds: float = WAIT_SECONDS) -> None:
-    """Return when all workers have come. The chief listens at its own address, which is free again afterwards."""
+    """Wait until all workers have connected. The chief listens at its own address, and frees it afterwards."""
     deadline = time.monotonic() + seconds
     if cluster.index == 0:
         _gather(cluster, deadline)
@@ -235,7 +235,7 @@ def _gather(cluster: Cluster, deadline: float) -> None:
                 with suppress(TimeoutError):
                     guest = connections.enter_context(server.accept()[0])
                     if (index := _read_greeting(guest, cluster)) is not None:
-                        guests[index] = guest  # the latest: the worker may have been started again
+                        guests[index] = guest  # the latest connection: the worker may have been restarted
         except UserError as error:
             _send(guests.values(), f"{error}\n".encode())
             raise
@@ -243,7 +243,7 @@ def _gather(cluster: Cluster, deadline: float) -> None:
 
 
 def _read_greeting(guest: socket.socket, cluster: Cluster) -> int | None:
-    """Return which worker has connected; None if it is not one of this run."""
+    """Return the index of the worker that connected; None if it does not belong to this run."""
     guest.settimeout(5.0)
     try:
         greeting: dict[str, Any] = json.loads(_line(guest))
@@ -289,7 +289,7 @@ def _send(guests: Iterable[socket.socket], line: bytes) -> None:
 
 
 def _line(other: socket.socket) -> bytes:
-    """Return a line; less where the other end closes."""
+    """Return one line, or less if the other end closes the connection."""
     with other.makefile("rb") as file:
         return file.readline(2**20)
 

@@ -1,4 +1,4 @@
-"""Replicas: those of this process, the sums over all of them, and messages between workers."""
+"""The replicas of this process, sums over all replicas, and messages between workers."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from hookline.trainer.errors import UserError
 from hookline.trainer.replicas.cluster import MULTI_WORKER, NONE
 
 MESSAGE_BYTES = 32 * 2**20
-"""Tensors are packed into messages of about this many bytes: many small ones would each pay the network's latency."""
+"""Approximate size of the messages that tensors are packed into: many small ones would each incur network latency."""
 
-_groups = itertools.count(7_000)  # TensorFlow's collectives know a group by a number that the process never uses twice
+_groups = itertools.count(7_000)  # keys of groups for TensorFlow's collectives, which a process must never reuse
 
 
 @dataclass(frozen=True)
 class Group:
-    """The replicas that add up together, for TensorFlow's collectives."""
+    """A group of replicas that compute sums together, for TensorFlow's collectives."""
 
     size: int  # number of replicas
-    # number of the group; the same in every process, since each makes its groups in the same order
+    # identifies the group; the same in every process, since all create their groups in the same order
     key: int = field(default_factory=lambda: next(_groups))
 
     def reduce(self, message: tf.Tensor, instance: int, *, hint: str = "auto") -> tf.Tensor:
-        """Return the sum of a message over the group; replicas meet in the instance."""
+        """Return the sum of a message over the group; the instance matches the calls of its replicas."""
         return tf.raw_ops.CollectiveReduceV2(
             input=message,
             group_size=self.size,
@@ -44,16 +44,16 @@ class Group:
 
 
 class Collectives:
-    """The sums of one replica. Every replica traces them in the same order: the n-th meets the n-th of the others."""
+    """The sums of one replica. All replicas trace theirs in the same order, so that the n-th sums match."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
         self._instances = itertools.count(1)
 
     def sum(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Return the sums over the replicas, with the same bits on each.
+        """Return the sums over the replicas, bit-identical on each.
 
-        The gradient of a sum is the sum of the gradients that the replicas have for it.
+        The gradient of a sum is the sum of its gradients on the replicas.
         """
 
         @tf.custom_gradient
@@ -77,7 +77,7 @@ class Collectives:
 
 
 def _messages(tensors: Sequence[tf.Tensor]) -> Iterator[list[int]]:
-    """Yield which tensors go together: of one dtype, in order, until a message is full."""
+    """Yield the positions of tensors that share a message: of one dtype, in order, until the message is full."""
     for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
         places: list[int] = []
         size = 0
@@ -94,22 +94,22 @@ def _messages(tensors: Sequence[tf.Tensor]) -> Iterator[list[int]]:
 
 @dataclass(frozen=True)
 class Replica:
-    """One of the replicas that share every batch: it has an equal part, the index-th slice.
+    """One of the replicas that share every batch equally; it gets the index-th slice.
 
-    Replicas hold the same variables, on a device each, in one process or in many. They add up what they compute from
-    their parts, so they write the same.
+    Replicas hold copies of the same variables, each on its own device, in one process or in several. They sum the
+    results from their slices, so all write the same values.
     """
 
-    index: int = 0  # which one, in [0, count)
-    count: int = 1  # how many share a batch
-    device: str | None = None  # where it computes, such as "/GPU:1"; None for where TensorFlow puts it
-    collectives: Collectives | None = None  # make its sums; None for the only one
+    index: int = 0  # in [0, count)
+    count: int = 1  # number of replicas that share a batch
+    device: str | None = None  # such as "/GPU:1"; None for TensorFlow's default placement
+    collectives: Collectives | None = None  # compute its sums; None for a single replica
 
     def sum(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Return the sums over the replicas.
 
-        All replicas must reach this in the same steps: never call it in a branch that only one of them takes. Nor in a
-        loop inside the step: TensorFlow identifies the sums of loops by the loop, and they would never meet.
+        All replicas must reach this in the same steps: never call it in a branch that only one of them takes, nor in a
+        loop inside the step: TensorFlow identifies sums in loops by the loop, and they would never match.
         """
         return list(tensors) if self.collectives is None or not tensors else self.collectives.sum(tensors)
 
@@ -126,9 +126,9 @@ class Replica:
         return tf.unstack(raised > 0.0)
 
     def part(self, draw: Callable[[Sequence[int] | tf.Tensor], tf.Tensor], shape: tf.TensorShape) -> tf.Tensor:
-        """Return this replica's part of the draws for the examples of a whole batch.
+        """Return this replica's part of random numbers for the examples of the whole batch.
 
-        The whole batch is drawn and cut, so that an example gets the same numbers on any number of replicas.
+        The whole batch is drawn and then sliced, so that an example gets the same numbers on any number of replicas.
         """
         if self.count == 1:
             return draw(shape)
@@ -149,11 +149,11 @@ def replicas_of(devices: Sequence[str | None], *, first: int = 0, count: int | N
 
 
 STRIDE = 0x9E3779B9
-"""Between the seeds of replicas: the golden ratio of 2^32, so that small seeds of several runs do not collide."""
+"""Distance between the seeds of replicas: 2^32 / golden ratio, so that small seeds of several runs do not collide."""
 
 
 def own_seeds(state: Mapping[str, tf.Tensor], seeds: Iterable[str], replica: Replica) -> dict[str, tf.Tensor]:
-    """Return the state that a replica's forward pass starts from, with its own seeds, so that dropout masks differ."""
+    """Return the initial state of a replica's forward pass, with its own seeds, so that dropout masks differ."""
     return dict(state) | {name: state[name] + _offset(state[name], replica) for name in seeds if replica.index}
 
 
@@ -169,19 +169,19 @@ def common_seed(seed: tf.Tensor, replica: Replica) -> tf.Tensor:
 
 
 def _offset(seed: tf.Tensor, replica: Replica) -> tf.Tensor:
-    """Return what is added to a seed state; integers wrap around, so that it can be subtracted exactly."""
+    """Return a replica's offset to a seed state; integers wrap around, so that it can be subtracted exactly."""
     return tf.cast(tf.constant([replica.index * STRIDE % 2**32, 0], tf.int64), seed.dtype)
 
 
 SHORT, LONG = 2**9, 2**17
-"""Lengths of the messages in int64: few lengths, since each is traced once."""
+"""Lengths of the messages in int64; only a few, since each length is traced once."""
 WORD = 8
 
 
 class Messages:
-    """Exchanges integers and bytes between workers, which call the same methods in the same order.
+    """Exchange integers and bytes between workers, which must call the same methods in the same order.
 
-    Everything is an exact sum of integers over the workers, of which all but one contribute zeros.
+    Bytes are sent as exact sums of integers over the workers, to which all but the sender contribute zeros.
     """
 
     def __init__(self, index: int, group: Group) -> None:
@@ -193,7 +193,7 @@ class Messages:
         return self._group.size
 
     def add(self, values: np.ndarray) -> np.ndarray:
-        """Return sums over the workers."""
+        """Return the sums of int64 values over the workers."""
         length = len(values)
         if length not in self._sums:
             instance, specs = len(self._sums) + 1, [tf.TensorSpec([length], tf.int64)]
@@ -203,7 +203,7 @@ class Messages:
             return self._sums[length](tf.constant(values, tf.int64)).numpy()
 
     def gather(self, data: bytes) -> list[bytes]:
-        """Return what each worker gave, by its index."""
+        """Return the data of every worker, in order of their indices."""
         own = np.zeros(self.count, np.int64)
         own[self.index] = len(data)
         sizes = self.add(own)
@@ -227,7 +227,7 @@ class Messages:
 
 
 def local_replicas(strategy: str, replicas: int | None, batch_size: int) -> list[Replica]:
-    """Return the replicas that this process has."""
+    """Return the replicas of this process for a strategy."""
     if strategy == NONE:
         return replicas_of([None])
     devices = share_of_devices(0, 1) if strategy == MULTI_WORKER else mirrored_devices(replicas)
@@ -236,12 +236,12 @@ def local_replicas(strategy: str, replicas: int | None, batch_size: int) -> list
 
 
 def describe_replicas(strategy: str, replica: Replica, batch_size: int) -> dict[str, Any]:
-    """Return what summary.json says of replicas."""
+    """Return the entry on replicas for summary.json."""
     return {"strategy": strategy, "count": replica.count, "examples": batch_size // replica.count}
 
 
 def mirrored_devices(count: int | None) -> list[str | None]:
-    """Return the names of the devices of replicas in this process: GPUs where there are any, else parts of the CPU."""
+    """Return the device names for this process's replicas: GPUs if there are any, else logical CPUs."""
     gpus = tf.config.list_physical_devices("GPU")
     if gpus:
         if count is not None and count > len(gpus):
@@ -254,9 +254,9 @@ def mirrored_devices(count: int | None) -> list[str | None]:
 
 
 def share_of_devices(place: int, workers: int) -> list[str | None]:
-    """Return the devices of the replicas of one of several workers on this host.
+    """Return the devices for the replicas of one of several workers on this host.
 
-    GPUs that CUDA_VISIBLE_DEVICES names are this worker's own, as a scheduler gives them. Others are divided.
+    GPUs listed in CUDA_VISIBLE_DEVICES, as set by a scheduler, all belong to this worker. Otherwise they are divided.
     """
     gpus: list[str | None] = [f"/GPU:{index}" for index in range(len(tf.config.list_logical_devices("GPU")))]
     if not gpus:
@@ -270,7 +270,7 @@ def share_of_devices(place: int, workers: int) -> list[str | None]:
 
 
 def _divide_cpu(count: int) -> None:
-    """Make logical CPUs, once for a process: TensorFlow fixes its devices when it starts."""
+    """Create logical CPUs, once per process: TensorFlow fixes its devices when it starts."""
     (cpu,) = tf.config.list_physical_devices("CPU")
     try:
         if len(tf.config.get_logical_device_configuration(cpu) or ()) < count:

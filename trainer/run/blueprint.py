@@ -27,7 +27,7 @@ GROUP = "hooks"
 
 @dataclass(frozen=True)
 class Blueprint:
-    """Hold the parts of a run. Each function is called once a run, and once more for each further replica."""
+    """Hold the parts of a run. `build_recipe` and `build_hooks` are called once for each replica."""
 
     config: Config  # of which "seed" and the section "trainer" are read
     recipe: str  # its name
@@ -39,7 +39,7 @@ class Blueprint:
     check: Callable[[], None] = lambda: None  # refuses mistakes before anything is built
     init_from: str | None = None  # the run or file that gives the initial weights
     first_step: int = 0  # at which the first epoch of the data begins; above 0 if a run continues with other data
-    planned_steps: int | None = None  # over which hooks lay out their schedules; None for those of the run
+    planned_steps: int | None = None  # over which hooks plan their schedules; None for those of the run
 
     @property
     def seed(self) -> int:
@@ -80,7 +80,7 @@ def build_hooks(config: Config) -> list[Hook]:
 
 
 def _check_several(target: Callable[..., Any], data: Data, wanted: Mapping[str, Any]) -> None:
-    """Refuse a built-in network for several inputs; that of a file may have them."""
+    """Refuse a built-in network for data with several inputs; that of a file may have them."""
     if data.preparations and target.__module__.startswith("hookline.") and "packages" not in wanted:
         raise UserError(
             f"Data '{data.name}' has the inputs {', '.join(data.preparations)}, and {target.__name__} takes one. "
@@ -89,7 +89,7 @@ def _check_several(target: Callable[..., Any], data: Data, wanted: Mapping[str, 
 
 
 def _build_recipe(config: Config, data: Data, total_steps: int) -> Recipe:
-    from hookline.trainer.rate_schedules import ScaledRate, SeveralUpdates  # classes of Keras: not before it is needed
+    from hookline.trainer.rate_schedules import ScaledRate, SeveralUpdates  # loads Keras: only if needed
 
     plugins: Sequence[str] = config["plugins"]
 
@@ -140,7 +140,7 @@ def build_hook(name: str, node: Mapping[str, Any], *, plugins: Sequence[str] = (
 
 
 def split_binding(node: Mapping[str, Any], *, plugins: Sequence[str] = ()) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the target of a hook's node with the constructor's arguments, and the settings that bind the hook."""
+    """Split a hook's node into its target with the constructor's arguments, and the settings that bind the hook."""
     parameters, takes_any = parameters_of(resolve(node[TARGET], group=GROUP, plugins=plugins))
     binding = {key: node[key] for key in BINDING if key in node and key not in parameters and not takes_any}
     return {key: value for key, value in node.items() if key not in binding}, binding
@@ -169,7 +169,7 @@ def bind_hooks(
     objectives: Sequence[Objective],
     build_again: Callable[[str], Hook],
 ) -> list[Hook]:
-    """Return the hooks of a run, each graph hook bound to one network: of several, an instance "<hook>@<network>"."""
+    """Return the hooks of a run, one graph hook for each of its networks: "<hook>@<network>" if there are several."""
     bound: list[Hook] = []
     for hook in hooks:
         if not isinstance(hook, GraphHook):

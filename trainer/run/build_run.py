@@ -1,4 +1,4 @@
-"""From a blueprint to a run: everything built, the step traced and audited."""
+"""Building a run from a blueprint: everything is built, the step is traced and audited."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def build_run(
     workers: Workers | None = None,
     times: Times | None = None,
 ) -> Run:
-    """Build a blueprint for the replicas of this process, then trace and audit the step; nothing is written."""
+    """Build a run from a blueprint for the replicas of this process, then trace and audit the step; write nothing."""
     times = times or Times()
     with computing_in(_precision(blueprint.settings)):
         data, training, total_steps, trainers, hooks = _build_parts(blueprint, replicas)
@@ -111,7 +111,7 @@ def _build_parts(
     trainers = [trainer]
     for replica in replicas[1:]:
         policy = keras.config.dtype_policy()
-        keras.utils.clear_session()  # Keras numbers layers by what was built before: names as in the first replica
+        keras.utils.clear_session()  # resets Keras's layer numbers: names as in the first replica
         keras.config.set_dtype_policy(policy)
         again = blueprint.build_hooks()
         keras.utils.set_random_seed(blueprint.seed)
@@ -125,7 +125,7 @@ def _precision(settings: Mapping[str, Any]) -> str:
 
 
 def _loss_scale(networks: Sequence[Network], settings: Mapping[str, Any]) -> LossScale | None:
-    """Return the scale of the loss in float16; without one, refuse networks with layers that compute in float16."""
+    """Return the loss scale for float16; for other precisions return None and refuse layers that compute in float16."""
     if _precision(settings) == FLOAT16:
         return LossScale()
     for layer in (layer for network in networks for layer in network.model._flatten_layers()):
@@ -146,12 +146,12 @@ def _check_class_settings(data: Data, settings: Mapping[str, Any]) -> None:
 
 
 def _by_class(compute: Callable[..., np.ndarray], data: Data, setting: Setting | None) -> np.ndarray | None:
-    """Return the shares or weights of classes that a setting describes, of the training examples."""
+    """Return the class shares or weights that a setting describes for the training examples; None without a setting."""
     return None if setting is None else compute(setting, data.train.labels, data.classes, data.class_names)
 
 
 def _trace_loop(trainers: list[Trainer], training: TrainingBatches, mode: str) -> ChunkLoop:
-    """Return the traced loop, compiled by XLA if that is wanted and possible, which may only show after tracing."""
+    """Return the traced loop, compiled by XLA if requested and possible; tracing may reveal that it is not."""
     xla = use_xla(mode, trainers[0].hooks, replicas=trainers[0].replica.count)
     batches = [_batches_of(each.replica, training) for each in trainers]
     loop = ChunkLoop(trainers, batches, xla=xla)
@@ -171,7 +171,7 @@ def build_trainer(
     blueprint: Blueprint,
     hooks: Sequence[Hook],
     data: Data,
-    training: Any,  # what has batch_size and steps_per_epoch, such as `TrainingBatches`
+    training: Any,  # has batch_size and steps_per_epoch, such as `TrainingBatches`
     total_steps: int,
     replica: Replica | None = None,
 ) -> tuple[Trainer, list[Hook]]:
@@ -182,7 +182,7 @@ def build_trainer(
         loss_scale = _loss_scale(recipe.networks, settings)
         bound = order_hooks(bind_hooks(hooks, recipe.networks, recipe.objectives, blueprint.build_hook))
         graph_hooks = [hook for hook in bound if isinstance(hook, GraphHook)]
-        # The seed of what hooks put into models does not depend on how many numbers the models have drawn.
+        # The seed for what hooks insert into models does not depend on how many numbers the models have drawn.
         keras.utils.set_random_seed(zlib.crc32(f"{blueprint.seed}/hooks".encode()) & 0x7FFFFFFF)
         _prepare_networks(recipe.networks, graph_hooks, blueprint.init_from)
         _check_trainable(recipe)
@@ -204,11 +204,11 @@ def build_trainer(
 
 
 def _prepare_networks(networks: list[Network], hooks: list[GraphHook], init_from: str | None) -> None:
-    """Let hooks rebuild the models and ask for taps, load the initial weights, build the optimizers."""
+    """Let hooks rebuild the models and request taps, load the initial weights, build the optimizers."""
     of_file = init_from is not None and user_path(init_from, "init_from").is_file()
     if init_from is not None:
         from hookline.trainer.run import initial_weights  # few runs need it
-    if init_from is not None and of_file:  # which does not know the layers that hooks add; a run does
+    if init_from is not None and of_file:  # a file lacks the layers that hooks add; a run has them
         initial_weights.load_file(networks, init_from)
     for network in networks:
         own = [hook for hook in hooks if hook.network == network.name]
@@ -219,12 +219,12 @@ def _prepare_networks(networks: list[Network], hooks: list[GraphHook], init_from
     if init_from is not None and not of_file:
         initial_weights.load_run(networks, initial_checkpoints(init_from), init_from)
     for network in networks:
-        if not network.optimizer.built:  # a LossScaleOptimizer would add its variables once more
+        if not network.optimizer.built:  # a LossScaleOptimizer would add its variables again
             network.optimizer.build(network.model.trainable_variables)
 
 
 def _check_trainable(recipe: Recipe) -> None:
-    """Refuse an objective whose networks have nothing to train; beside others it may have some that it only writes."""
+    """Refuse an objective without a trainable variable in any of its networks; some of them may have none."""
     models = {network.name: network.model for network in recipe.networks}
     for objective in recipe.objectives:
         if not any(models[name].trainable_variables for name in objective.trains):
@@ -256,7 +256,7 @@ def _build_hooks(
 
 
 def _visible_states(reader: GraphHook, built: list[GraphHook]) -> dict[str, tf.Variable]:
-    """Return the state of hooks by "hook/variable"; "hook" is the key if the instance is on the reader's network."""
+    """Return the state of hooks by "<name>/<variable>", and by "<key>/<variable>" for those on the reader's network."""
     given = [(hook, name, variable) for hook in built for name, variable in ask(hook, "declare").state.items()]
     states = {f"{hook.name}/{name}": variable for hook, name, variable in given}
     beside = [each for each in given if each[0].network == reader.network]
@@ -264,13 +264,13 @@ def _visible_states(reader: GraphHook, built: list[GraphHook]) -> dict[str, tf.V
 
 
 def _rounded(reader: GraphHook, built: list[GraphHook]) -> dict[str, str]:
-    """Return the variables of the reader's network that hooks round, with the key of the hook."""
+    """Return the variables of the reader's network that hooks round, by name, with the key of the hook."""
     beside = [hook for hook in built if hook.network == reader.network]
     return {name: hook.key for hook in beside for name in ask(hook, "declare").rounded}
 
 
 def _refuse_rounded_twice(hook: GraphHook, built: list[GraphHook], followers: Mapping[str, set[str]]) -> None:
-    """Refuse variables that a hook before rounds already, unless declarations order the two: these are made for it."""
+    """Refuse variables that an earlier hook already rounds, unless declarations order the two for this purpose."""
     for other in built:
         shared = sorted({*ask(other, "declare").rounded} & {*ask(hook, "declare").rounded})
         if shared and other.network == hook.network and hook.name not in followers[other.name]:

@@ -1,4 +1,4 @@
-"""The store of a run's checkpoints, written beside training."""
+"""The store of a run's checkpoints, which a background thread writes during training."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from hookline.trainer.run import checkpoint_files as disk
 class CheckpointStore:
     """Write and read the checkpoints of one run directory.
 
-    A checkpoint is a directory `step_<n>`; its manifest says for which tags it was written, and when. Everything is
-    written under a temporary name and synced: the files, the manifest with their sha256, the directory. Then it is
-    renamed, and checkpoints that are no longer kept are removed: the directory always holds the old or the new, whole.
-    `keep_last` checkpoints that were "last" stay.
+    A checkpoint is a directory `step_<n>`; its manifest has the tags for which it was written, and its number in the
+    order of writing. Everything is written under a temporary name and synced: the files, the manifest with their
+    sha256, the directory. Then it is renamed, and obsolete checkpoints are removed, so the directory always holds the
+    old or the new one, complete. `keep_last` checkpoints that were "last" are kept.
 
-    A thread writes, one checkpoint at a time. A failed write appears in `problems` and never stops training. What could
-    not be written is kept until a later save has its tags, and tried again before the next one, and by `finish`.
-    Nothing is written past it: the disk always holds what a kill could have left.
+    A thread writes one checkpoint at a time. A failed write appears in `problems` and never stops training. It is
+    retried before the next one, and by `finish`, unless a later save has its tags. No later checkpoint is written
+    before it succeeds: the disk always holds a state that a kill could have left.
     """
 
     def __init__(self, directory: Path, *, keep_last: int = 2, environment: Mapping[str, Any] | None = None) -> None:
@@ -41,7 +41,7 @@ class CheckpointStore:
         self._reason = ""
 
     def save(self, tags: set[str], step: int, tensors: dict[str, np.ndarray], state: Mapping[str, Any]) -> None:
-        """Have a checkpoint written soon, and let the tags mean it."""
+        """Write a checkpoint in the background, and let the tags refer to it."""
         text = json.dumps(dict(state), indent=1)
         self.wait()
         earlier = [replace(each, tags=each.tags - tags) for each in self._unwritten if each.tags - tags]
@@ -50,23 +50,23 @@ class CheckpointStore:
         self._thread.start()
 
     def wait(self) -> None:
-        """Return when everything is on the disk, or is among the problems."""
+        """Wait for the background write; if it failed, that is among the problems."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
 
     def finish(self) -> None:
-        """Return when everything is on the disk; try failed writes once more."""
+        """Wait for the background writes, and try failed ones once more."""
         self.wait()
         self._write_all(self._unwritten)
 
     def unsaved(self) -> dict[str, int]:
-        """Return the step of each tag whose state is not on the disk."""
+        """Return the step of each tag with a state that is not on disk."""
         self.wait()
         return {tag: each.step for each in self._unwritten for tag in sorted(each.tags)}
 
     def unsaved_text(self, resume: str) -> str | None:
-        """Return which states are not on the disk, why, and how to resume; None if all are."""
+        """Return a message on which states are not on disk, why, and how to resume; None if all are."""
         steps = self.unsaved()
         if not steps:
             return None
@@ -78,34 +78,34 @@ class CheckpointStore:
         return f"Not saved: {named}: {self._reason}. {there}. Make room, then {resume}"
 
     def problems(self) -> list[str]:
-        """Return what went wrong and was not returned before, one line each."""
+        """Return the problems that were not returned before, one line each."""
         new = [problem for problem, returned in self._problems.items() if not returned]
         self._problems |= dict.fromkeys(new, True)
         return new
 
     def warn(self) -> None:
-        """Warn of what `problems` returns."""
+        """Warn about new problems."""
         for problem in self.problems():
             warnings.warn(problem, stacklevel=3)
 
     def best_or_last(self) -> str:
-        """Return the tag of the best checkpoint, or of the last one where there is no best."""
+        """Return the tag of the best checkpoint, or of the last one if there is no best."""
         return "best" if "best" in self.tags() else "last"
 
     def tags(self) -> dict[str, str]:
-        """Return the name of the checkpoint that each tag means."""
+        """Return the name of the checkpoint that each tag refers to."""
         self.wait()
         manifests = disk.read_manifests(self.directory, lambda path, error: self._problem(str(error)))
         return disk.index_of(manifests, self.keep_last).tags
 
     def load(self, tag: str) -> disk.Checkpoint:
-        """Return the checkpoint that a tag means, once its hashes are checked."""
+        """Return the checkpoint that a tag refers to, after checking its hashes."""
         tags = self.tags()
         check_choice(f"checkpoint in {self.directory}", tag, tags)
         return disk.read_checkpoint(disk.read_manifest(self.directory / tags[tag]))
 
     def load_sound(self, tag: str) -> disk.Checkpoint:
-        """Return the checkpoint of a tag; refuse to while a manifest is damaged, since it may be that of the tag."""
+        """Return the checkpoint of a tag; raise if any manifest is damaged, since it may be the one of the tag."""
         self.tags()
         if problems := self.problems():
             lines = " ".join(problems)
@@ -135,12 +135,12 @@ class CheckpointStore:
         return checkpoint
 
     def sweep(self) -> None:
-        """Complete what killed writers left behind, and remove the rest, before training in this directory."""
+        """Clean up after killed writers before training here: remove leftovers and old checkpoints, index the rest."""
         self.wait()
-        with suppress(OSError):  # it does no harm, and the next save tries again
+        with suppress(OSError):  # harmless, and the next save tries again
             self._remove_leftovers()
             if manifests := disk.read_manifests(self.directory):
-                self._keep(manifests, len(manifests))  # how many shall stay is not known yet
+                self._keep(manifests, len(manifests))  # how many to keep is not known yet
 
     def _write_all(self, snapshots: list[disk.Snapshot]) -> None:
         written = 0
@@ -149,7 +149,7 @@ class CheckpointStore:
         self._unwritten = snapshots[written:]
 
     def _write(self, snapshot: disk.Snapshot) -> bool:
-        """Write a checkpoint and the index, and remove what is not kept; called in the background."""
+        """Write a checkpoint and the index, and remove obsolete checkpoints; return whether the first succeeded."""
         try:
             path = disk.unused(self.directory, f"step_{snapshot.step:08d}")
             manifests = disk.read_manifests(self.directory)
@@ -169,11 +169,11 @@ class CheckpointStore:
         return True
 
     def _keep(self, manifests: list[disk.Manifest], keep_last: int) -> None:
-        """Write the index of checkpoints, and remove those that are not kept."""
+        """Write the index of checkpoints, and remove those that are not in it."""
         index = disk.index_of(manifests, keep_last)
         disk.write_index(self.directory, index, manifests[-1].number)
         for each in manifests:
-            if each.path.name not in index.names:  # hidden first, so that none is seen half removed
+            if each.path.name not in index.names:  # hidden first, so that none is visible half removed
                 disk.replace_synced(each.path, each.path.with_name(f".{each.path.name}.gone"))
         self._remove_leftovers()
 

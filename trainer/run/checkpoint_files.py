@@ -1,4 +1,4 @@
-"""The files of checkpoints, written whole and read with checks: arrays, manifests, and the index of their tags."""
+"""Checkpoint files, written atomically and verified when read: arrays, manifests, and the index of their tags."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ LAST = "last"
 
 
 def step_of(name: str) -> int:
-    """Return the step in the name of a checkpoint; -1 where the text is no such name."""
+    """Return the step in the name of a checkpoint; -1 for any other name."""
     match = NAME.fullmatch(name)
     return int(match.group(1)) if match else -1
 
 
 def checkpoint_names(directory: Path) -> set[str]:
-    """Return the names of the checkpoints, sound or not."""
+    """Return the names of the checkpoints, sound or damaged."""
     return {path.name for path in _paths(directory) if step_of(path.name) >= 0 and is_own_folder(path)}
 
 
@@ -46,7 +46,7 @@ def set_aside(directory: Path) -> list[Path]:
 
 
 def leftovers(directory: Path) -> list[Path]:
-    """Return the leftovers of killed writers."""
+    """Return the temporary files and directories that killed writers left behind."""
     return sorted(path for path in _paths(directory) if LEFTOVER.fullmatch(path.name))
 
 
@@ -72,13 +72,13 @@ class DamagedError(UserError):
 
 
 def replace_synced(temporary: Path, path: Path) -> None:
-    """Give something its final name, and return when the name is on the disk."""
+    """Rename a file or directory to its final name, and sync the rename to disk."""
     os.replace(temporary, path)
     sync_folder(path.parent)
 
 
 def make_synced(path: Path) -> None:
-    """Make a directory, and those above it, and return when their names are on the disk."""
+    """Create a directory and its parents, and sync their entries to disk."""
     missing = [each for each in (path, *path.parents) if not each.exists()]
     for each in reversed(missing):
         each.mkdir(exist_ok=True)
@@ -86,7 +86,7 @@ def make_synced(path: Path) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Return what a JSON file holds."""
+    """Return the contents of a JSON file; raise a `DamagedError` if it cannot be read."""
     try:
         return files.read_json(path, MAX_JSON_BYTES)
     except OSError as error:
@@ -98,7 +98,7 @@ def read_json(path: Path) -> Any:
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 NAMES = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128"
 STORED = {**{name: np.dtype(name) for name in NAMES.split()}, "bfloat16": np.dtype("uint16")}
-"""The dtype in the file by the name of an array's own; bfloat16 travels as its bits."""
+"""The dtype in the file by the name of the array's dtype; bfloat16 is stored as its bits."""
 
 Specs = dict[str, dict[str, Any]]
 
@@ -111,8 +111,8 @@ def describe_tensors(tensors: Mapping[str, np.ndarray]) -> Specs:
 
 
 def write_tensors(file: IO[bytes], tensors: Mapping[str, np.ndarray]) -> None:
-    """Write arrays."""
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:  # np.savez takes no array of the name "file"
+    """Write arrays as an uncompressed .npz file."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:  # np.savez refuses an array called "file"
         for key, array in tensors.items():
             stored = np.asarray(array, order="C").view(STORED[array.dtype.name])
             with archive.open(f"{key}.npy", "w", force_zip64=True) as member:
@@ -120,7 +120,7 @@ def write_tensors(file: IO[bytes], tensors: Mapping[str, np.ndarray]) -> None:
 
 
 def read_tensors(path: Path, specs: Specs) -> dict[str, np.ndarray]:
-    """Return the arrays of a file, in no more memory than the file has bytes, whatever it claims."""
+    """Return the arrays of a file, using no more memory than the file has bytes, whatever its headers claim."""
     try:
         with open_file(path) as file, zipfile.ZipFile(file) as archive:
             _check_members(path, archive, specs)
@@ -133,7 +133,7 @@ def read_tensors(path: Path, specs: Specs) -> dict[str, np.ndarray]:
 
 
 def tensors_digest(tensors: Mapping[str, np.ndarray]) -> str:
-    """Return a sha256 of arrays with their names, dtypes and shapes: two runs with one digest have the same bits."""
+    """Return a sha256 of arrays with their names, dtypes and shapes: equal digests mean bit-identical arrays."""
     digest = hashlib.sha256()
     for key in sorted(tensors):
         array = np.ascontiguousarray(tensors[key])
@@ -143,7 +143,7 @@ def tensors_digest(tensors: Mapping[str, np.ndarray]) -> str:
 
 
 def _check_members(path: Path, archive: zipfile.ZipFile, specs: Specs) -> None:
-    """Refuse members other than those of the manifest, compressed ones, and together more bytes than the file has."""
+    """Refuse members that differ from the manifest, compressed members, and a total size beyond that of the file."""
     infos = archive.infolist()
     if sorted(info.filename for info in infos) != sorted(f"{key}.npy" for key in specs):
         raise DamagedError(f"{path} is damaged: its arrays are not those of its manifest.")
@@ -155,11 +155,11 @@ def _check_members(path: Path, archive: zipfile.ZipFile, specs: Specs) -> None:
 
 
 def _read(path: Path, archive: zipfile.ZipFile, key: str, spec: Mapping[str, Any]) -> np.ndarray:
-    """Return an array. Its header is compared with the one that its manifest implies, and never interpreted."""
+    """Return an array, after comparing its header, without parsing it, with the one that the manifest implies."""
     dtype, shape = STORED[spec["dtype"]], tuple(spec["shape"])
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, {"descr": dtype.str, "fortran_order": False, "shape": shape})
-    content = archive.read(f"{key}.npy")  # to its end, so that its checksum is compared
+    content = archive.read(f"{key}.npy")  # to its end, which verifies its checksum
     start = header.tell()
     if content[:start] != header.getvalue() or len(content) != start + math.prod(shape) * dtype.itemsize:
         raise DamagedError(f"{path} is damaged: '{key}' is not {spec['dtype']} of shape {list(shape)!s:.80}.")
@@ -177,19 +177,19 @@ FIELDS = {"step": int, "number": int, "tags": list, "files": dict, "tensors": di
 
 @dataclass(frozen=True)
 class Manifest:
-    """Hold what a manifest says."""
+    """Hold the contents of a manifest."""
 
     path: Path
     step: int
     number: int  # counts the checkpoints of a run in the order in which they were written
-    tags: list[str]  # that it was written for
+    tags: list[str]  # for which it was written
     files: dict[str, dict[str, Any]]  # {"sha256": hex, "bytes": int} of each
     tensors: Specs
-    environment: dict[str, Any]  # what the bits may depend on, as it was then
+    environment: dict[str, Any]  # what the bits may depend on, at the time of writing
 
 
 def write_manifest(path: Path, content: Mapping[str, Any]) -> None:
-    """Write the manifest of a checkpoint whose files are written: it commits them."""
+    """Write the manifest of a checkpoint, which commits its other files; these must be written already."""
     content = {"format": FORMAT, **content, "files": {name: _fingerprint(path / name) for name in (TENSORS, STATE)}}
     content = json.loads(json.dumps(content))  # as it will be read, so that its digest is the same
     write_whole(path / MANIFEST, json.dumps({**content, DIGEST: _digest(content)}, indent=1))
@@ -235,19 +235,19 @@ INDEX = "index.json"
 
 @dataclass(frozen=True)
 class Index:
-    """Hold what the tags mean."""
+    """Hold the checkpoints that tags refer to and those that are kept."""
 
     tags: dict[str, str]  # the name of a checkpoint by tag
-    kept: tuple[str, ...]  # those that are or were "last" and stay, from the oldest to the newest
+    kept: tuple[str, ...]  # those kept that are or were "last", oldest first
 
     @property
     def names(self) -> set[str]:
-        """Return the names of all checkpoints that stay."""
+        """Return the names of all checkpoints to keep."""
         return {*self.tags.values(), *self.kept}
 
 
 def index_of(manifests: Sequence[Manifest], keep_last: int) -> Index:
-    """Return what the tags mean: each the newest checkpoint written for it. Manifests come from the oldest on."""
+    """Return the index of manifests given oldest first: each tag refers to the newest checkpoint written for it."""
     tags: dict[str, str] = {}
     last: dict[int, str] = {}  # by step
     for manifest in manifests:
@@ -259,7 +259,7 @@ def index_of(manifests: Sequence[Manifest], keep_last: int) -> Index:
 
 
 def read_index(directory: Path) -> Index | None:
-    """Return what `index.json` says; None if there is none. It only serves people and other programs."""
+    """Return the contents of `index.json`; None if it is missing. It is only for people and other programs."""
     path = directory / INDEX
     if not path.exists():
         return None
@@ -277,7 +277,7 @@ def read_index(directory: Path) -> Index | None:
 def read_manifests(
     directory: Path, damaged: Callable[[Path, DamagedError], None] = lambda path, error: None
 ) -> list[Manifest]:
-    """Return the manifests that can be read, of the oldest checkpoint first; call `damaged` for the others."""
+    """Return the readable manifests, oldest checkpoint first; call `damaged` for the others."""
     found = []
     for name in sorted(checkpoint_names(directory)):
         try:
@@ -288,14 +288,14 @@ def read_manifests(
 
 
 def write_index(directory: Path, index: Index, number: int) -> None:
-    """Replace `index.json` at once; the number is that of the newest checkpoint."""
+    """Replace `index.json` atomically; `number` is that of the newest checkpoint."""
     content = {"tags": dict(sorted(index.tags.items())), "kept": list(index.kept), "number": number}
     write_whole(directory / INDEX, json.dumps(content, indent=1))
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Hold what a checkpoint will contain."""
+    """Hold the contents of a checkpoint to be written."""
 
     tags: frozenset[str]
     step: int
@@ -310,7 +310,7 @@ class Checkpoint:
     step: int
     tensors: dict[str, np.ndarray]  # by key, such as "network/model/dense/kernel"
     state: dict[str, Any]  # JSON values
-    environment: dict[str, Any]  # what the bits may depend on, as it was when the checkpoint was written
+    environment: dict[str, Any]  # what the bits may depend on, when the checkpoint was written
 
 
 def write_checkpoint(path: Path, snapshot: Snapshot, number: int, environment: Mapping[str, Any]) -> None:
@@ -336,7 +336,7 @@ def write_checkpoint(path: Path, snapshot: Snapshot, number: int, environment: M
 
 
 def read_checkpoint(manifest: Manifest) -> Checkpoint:
-    """Return a checkpoint, once its files are compared with its manifest."""
+    """Return a checkpoint, after comparing its files with its manifest."""
     for name, expected in manifest.files.items():
         try:
             found = _fingerprint(manifest.path / name)

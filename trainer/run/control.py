@@ -1,4 +1,4 @@
-"""What steers a run: when it pauses, reports, requests of host hooks, signals, the time budget; and its record."""
+"""Control of a run: pauses, reports, requests of host hooks, signals, the time budget; and its record."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KINDS = ("", "loss/", "metric/")
 
 
 def own_values(hook: Hook, values: Mapping[str, float], objectives: Sequence[Objective]) -> list[Mapping[str, float]]:
-    """Return the values of a report once for each objective of a hook, its own without the prefixes of their names."""
+    """Return the values of a report once for each objective of a hook, with its own also under unprefixed names."""
     if not isinstance(hook, GraphHook):
         return [values]
     views: list[Mapping[str, float]] = []
@@ -44,7 +44,7 @@ def own_values(hook: Hook, values: Mapping[str, float], objectives: Sequence[Obj
 
 
 CHUNK_SECONDS = 0.5
-"""The longest duration of a chunk, so that progress shows and Ctrl-C has an effect."""
+"""The longest duration of a chunk, so that progress is shown and Ctrl-C takes effect."""
 
 
 @dataclass
@@ -97,35 +97,35 @@ class Report:
 
 @dataclass
 class Control:
-    """Collect the requests of host hooks, on which the loop acts at the end of the chunk, and the vetoes to answer."""
+    """Collect the requests of host hooks, handled at the end of the chunk, and the vetoes to answer."""
 
     stop_reason: str | None = None  # why to stop, such as "early stopping: ..."; None to continue
     save_tags: set[str] = field(default_factory=set)  # of checkpoints to write, such as "last" or "best"
     vetoes: list[str] = field(default_factory=list)  # names of those that held back the latest step
     skip: bool = False  # whether to continue without the step that was held back
     rate_factor: float | None = None  # of the learning rates after a rollback; None for no rollback
-    keep_last: int = 2  # how many checkpoints that were "last" stay
-    at_end: Callable[[], None] | None = None  # called before the last save, whichever hook asked for the end
+    keep_last: int = 2  # how many checkpoints that were "last" to keep
+    at_end: Callable[[], None] | None = None  # called before the last save, whichever hook requested the stop
 
     def stop(self, reason: str) -> None:
-        """Ask for the run to end after this chunk."""
+        """Request a stop of the run after this chunk."""
         self.stop_reason = self.stop_reason or reason
 
     def save(self, tag: str) -> None:
-        """Ask for a checkpoint under `tag`, which replaces the earlier one; of "last", `keep_last` are kept."""
+        """Request a checkpoint under `tag`, which replaces the earlier one; of "last", `keep_last` are kept."""
         self.save_tags.add(tag)
 
     def skip_step(self) -> None:
-        """Ask, in `on_veto`, to continue after the step that was held back."""
+        """Request, in `on_veto`, that the run continue after the step that was held back."""
         self.skip = True
 
     def roll_back(self, rate_factor: float) -> None:
-        """Ask, in `on_veto`, to roll back to the newest checkpoint and continue from there at a lower rate."""
+        """Request, in `on_veto`, a rollback to the newest checkpoint, to continue from there at a lower rate."""
         self.rate_factor = rate_factor
 
 
 def choose_monitor(monitor: str, mode: str, names: Sequence[str]) -> tuple[str, str]:
-    """Return the validation metric that decides what is best ("auto": accuracy or total loss), and its mode."""
+    """Return the validation metric that determines the best step ("auto": accuracy or total loss), and its mode."""
     if monitor == AUTO:
         losses = (name for name in names if name.endswith(TOTAL_LOSS))
         monitor = ACCURACY if ACCURACY in names else next(losses, TOTAL_LOSS)
@@ -163,7 +163,7 @@ class Best:
             self.value, self.step, self.values = value, report.step, dict(report.values)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the entries of a checkpoint and of `summary.json`."""
+        """Return the entries for a checkpoint and for `summary.json`."""
         own = {"monitor": self.monitor, "mode": self.mode, "value": self.value}
         return {**own, "step": self.step, "values": dict(self.values)}
 
@@ -175,19 +175,19 @@ class Best:
 
 @dataclass
 class Journal:
-    """Keep what has happened to a run, for its checkpoints and its summary."""
+    """Record what happened in a run, for its checkpoints and its summary."""
 
     resumed_at: list[int] = field(default_factory=list)  # steps
     rolled_back: list[int] = field(default_factory=list)  # the steps from which it rolled back
-    returns: list[dict[str, Any]] = field(default_factory=list)  # and lowered rates: the step "to", its "rate_factor"
-    started_from: list[str] = field(default_factory=list)  # lines on initial weights that are not the networks' own
+    returns: list[dict[str, Any]] = field(default_factory=list)  # rollbacks and lowered rates: step "to", "rate_factor"
+    started_from: list[str] = field(default_factory=list)  # lines about initial weights loaded from elsewhere
     warnings: list[str] = field(default_factory=list)  # lines
     warned: list[str] = field(default_factory=list)  # hooks whose `warning` has been shown
     final: dict[str, float] = field(default_factory=dict)  # values of the latest training report
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> Journal:
-        """Return the journal in a stored state, which has other keys too; older runs lack some of these."""
+        """Return the journal of a stored state, which also has other keys; older runs lack some of the journal's."""
         return cls(**{each.name: deepcopy(stored[each.name]) for each in fields(cls) if each.name in stored})
 
 
@@ -196,7 +196,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @dataclass
 class Interruption:
-    """Record what asked the run to end: a signal, or the end of the wall time `max_seconds`."""
+    """Record why the run must end: a signal, or the wall-clock limit `max_seconds`."""
 
     max_seconds: float | None = None
     signal_number: int | None = None
@@ -204,7 +204,7 @@ class Interruption:
 
     @property
     def reason(self) -> str | None:
-        """Return why the run shall end, in words; None to continue."""
+        """Return why the run must end, as text; None to continue."""
         if self.signal_number is not None:
             return signal.Signals(self.signal_number).name
         if self.max_seconds is not None and time.monotonic() - self._since >= self.max_seconds:

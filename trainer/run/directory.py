@@ -29,7 +29,7 @@ PACKAGES = ("tensorflow", "keras", "numpy", "hydra-core", "omegaconf", "tensorbo
 
 
 def choose_directory(run_dir: str | None, recipe: str, now: datetime) -> Path:
-    """Return the path of a new run directory, without making it."""
+    """Return the path of a new run directory, without creating it."""
     if run_dir is not None:
         path = user_path(run_dir, "run_dir")
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
@@ -52,7 +52,7 @@ WEIGHTS = (".keras", ".h5", ".safetensors")
 
 
 def check_initial(init_from: str) -> None:
-    """Refuse anything but a run and a file of weights."""
+    """Refuse an `init_from` that is neither a run nor a file of weights."""
     given = user_path(init_from, "init_from")
     if given.is_file() and given.suffix not in WEIGHTS:
         raise UserError(f"init_from={init_from} is a file. Expected a run directory, or one of: {', '.join(WEIGHTS)}.")
@@ -61,7 +61,7 @@ def check_initial(init_from: str) -> None:
 
 
 def initial_checkpoints(init_from: str) -> Path:
-    """Return the directory of the checkpoints of the run that a new run takes its weights from."""
+    """Return the directory with the checkpoints of the run that provides the initial weights."""
     given = user_path(init_from, "init_from")
     path = given / "checkpoints"
     if not path.is_dir():
@@ -76,7 +76,7 @@ def initial_checkpoints(init_from: str) -> Path:
 def make_directory(
     path: Path, config: Mapping[str, Any], overrides: Sequence[str], choose: Callable[[], Path] | None = None
 ) -> Path:
-    """Make the run directory with config.yaml, overrides.txt and environment.json, at once or not at all; return it."""
+    """Create the run directory with config.yaml, overrides.txt and environment.json atomically, and return its path."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         partial.mkdir(parents=True)
@@ -85,12 +85,12 @@ def make_directory(
         (partial / ENVIRONMENT).write_text(json.dumps(environment(), indent=2) + "\n")
         while True:
             try:
-                os.rename(partial, path)  # an empty directory gives way
+                os.rename(partial, path)  # replaces an empty directory
                 return path
             except OSError as error:
                 if choose is None or error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
-                path = choose()  # another process has made it since it was chosen
+                path = choose()  # another process has created it since it was chosen
     except OSError as error:
         raise UserError(f"The run directory {path} cannot be made: {error.strerror}. Give another run_dir=.") from error
     finally:
@@ -103,8 +103,8 @@ def config_text(config: Mapping[str, Any]) -> str:
 
 
 def environment() -> dict[str, Any]:
-    """Return what a result may depend on: versions, threads, CPU, the project's commit."""
-    import tensorflow as tf  # scripts that only look at runs do without it
+    """Return the facts that a result may depend on: versions, threads, CPU, the project's commit."""
+    import tensorflow as tf  # scripts that only read runs do not need it
 
     return {
         "python": platform.python_version(),
@@ -147,7 +147,7 @@ def _cpu_info(key: str) -> str:
 
 def _git_commit() -> str | None:
     root = Path(__file__).resolve().parents[2]
-    if not (root / ".git").exists():  # installed: a repository around it is somebody else's
+    if not (root / ".git").exists():  # installed: a surrounding repository is somebody else's
         return None
     command = ["git", "-C", str(root), "rev-parse", "HEAD"]
     try:
@@ -172,7 +172,7 @@ def locked(directory: Path) -> Iterator[None]:
         except BlockingIOError as error:
             holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
             raise UserError(f"{directory} is in use: the process {holder} trains in it. Wait, or end it.") from error
-        with suppress(OSError):  # on a full disk: the process number only serves a message
+        with suppress(OSError):  # fails on a full disk; the process number is only for a message
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, str(os.getpid()).encode(), 0)
         yield

@@ -1,4 +1,4 @@
-"""A finished run, built again from its directory, a trained model, read as data, and the classes of plugins in it."""
+"""Finished runs, rebuilt from their directories; trained models, read as data; and plugin classes in them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KERAS_SUFFIX, KERAS_CONFIG = ".keras", "config.json"
 
 
 def read_config(run: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the config of a run, ready to be built again."""
+    """Return the config of a run, ready to be rebuilt."""
     config = read_stored(run, "run")
     if (config.get("task") or {}).get(TARGET) == PYTHON:
         raise UserError(
@@ -45,10 +45,10 @@ def read_config(run: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def restore(run: str, config: dict[str, Any], checkpoint: str | None = None) -> Run:
-    """Build a run, and give networks, optimizers and hooks the values of a checkpoint: "best", "last" or None."""
+    """Build a run and restore networks, optimizers and hooks from a checkpoint: "best", "last" or None for either."""
     import keras
 
-    keras.utils.clear_session()  # layers without a name get the numbers that they had in the run
+    keras.utils.clear_session()  # unnamed layers get the same numbers as in the run
     return _restored(run, config, checkpoint)
 
 
@@ -58,18 +58,18 @@ def restore_beside(run: str, config: dict[str, Any], checkpoint: str | None = No
 
 
 def _made_beside(make: Callable[[], Made]) -> Made:
-    """Make something of Keras, without affecting the names and random numbers of a run that is being built."""
+    """Build Keras objects so that names and random numbers of a run that is being built do not depend on them."""
     import keras
 
     seed = random.randrange(2**31)
-    with ThreadPoolExecutor(1) as thread:  # Keras numbers layers without a name per thread
+    with ThreadPoolExecutor(1) as thread:  # Keras numbers unnamed layers per thread
         made = thread.submit(make).result()
     keras.utils.set_random_seed(seed)
     return made
 
 
 def shipped_network(finished: Run) -> Network:
-    """Return the only network of a finished run, with the values that evaluations use at its best checkpoint."""
+    """Return the only network of a restored run, after assigning the values that evaluation uses to its variables."""
     from hookline.trainer.network import settle
     from hookline.trainer.run.state import shipped_weights
 
@@ -106,9 +106,9 @@ def _restored(run: str, config: dict[str, Any], checkpoint: str | None) -> Run:
 
 
 def read_model(path: str, key: str) -> tuple[keras.Model, Range]:
-    """Return a trained model, of a run or a .keras file, and its range of pixels; no code that the file names runs.
+    """Return a trained model of a run or a .keras file, and its pixel range, without running code that the file names.
 
-    That of a run, which has one network, comes without its final activation. `key` is the option that names the path.
+    A run must have one network, and its model lacks the final activation. `key` is the option that names the path.
     """
     given = user_path(path, key)
     try:
@@ -130,7 +130,7 @@ def model_digest(model: keras.Model) -> str:
 
 
 def load_keras(path: Path) -> keras.Model:
-    """Return the model of a .keras file whose parts `check_parts` has found to be known."""
+    """Return the model of a .keras file that `check_parts` has accepted."""
     import keras
 
     try:
@@ -145,7 +145,7 @@ def load_keras(path: Path) -> keras.Model:
 
 
 def check_parts(path: Path, packages: Sequence[str] = ()) -> None:
-    """Refuse a .keras file that names code other than Keras's, or of packages that the user allows: loading runs it."""
+    """Refuse a .keras file that names code outside Keras and the allowed packages, since loading would run it."""
     try:
         with open_file(path) as file, zipfile.ZipFile(file) as archive, archive.open(KERAS_CONFIG) as stored:
             if len(text := stored.read(MAX_BYTES + 1)) > MAX_BYTES:
@@ -162,7 +162,7 @@ def check_parts(path: Path, packages: Sequence[str] = ()) -> None:
 
 
 def foreign_parts(config: Any, known: Set[str] = frozenset(("keras",))) -> Iterator[str]:
-    """Yield what a serialized model would have to import or look up outside of known packages."""
+    """Yield the names that a serialized model would import or look up outside the known packages."""
     if isinstance(config, Mapping):
         if "class_name" in config and "config" in config:
             module, registered = config.get("module"), str(config.get("registered_name") or "")
@@ -176,11 +176,11 @@ def foreign_parts(config: Any, known: Set[str] = frozenset(("keras",))) -> Itera
 
 
 def own_classes(plugins: Iterable[str]) -> AbstractContextManager[Any]:
-    """Return a context in which Keras finds the plugins' definitions, as if they were registered with it."""
+    """Return a context manager in which Keras finds the plugins' definitions, as if they were registered with it."""
     plugins = list(plugins)
     if not plugins:
         return nullcontext()
-    import keras  # readers of other formats do without it
+    import keras  # readers of other formats do not need it
 
     check_found(plugins)
     for package in plugins:

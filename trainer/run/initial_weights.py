@@ -1,6 +1,6 @@
-"""The weights that networks start from: those of a run, or of a file of another program.
+"""Initial weights of networks, from a run or from a file of another program.
 
-Files are read as data: no config in them is looked at, and nothing is built.
+Files are read as data: configs in them are ignored, and no model is built from them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from hookline.trainer.run.checkpoint import CheckpointStore
 KERAS, SAFETENSORS = ".keras", ".safetensors"
 MEMBER = "model.weights.h5"
 MOST_EXPANSION = 100
-"""The largest ratio of compression of a member of a .keras file, as for Keras itself."""
+"""The largest compression ratio allowed for a member of a .keras file, as in Keras itself."""
 VARIABLES, NAME = "vars", "name"
 """In a Keras file, the group with the arrays of a layer, and its attribute with the layer's name."""
 NO_WEIGHTS = frozenset(("optimizer", "seed_generator"))
@@ -51,7 +51,7 @@ PREFIX = 8
 
 @dataclass(frozen=True)
 class Tensor:
-    """Describe an array that is read only on request: what a file claims costs no memory."""
+    """Describe an array that is read on demand: a size that a file claims costs no memory."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -63,19 +63,19 @@ class Layer:
     """Hold the tensors of a layer, or its variables, by name."""
 
     path: str  # names of the layers that hold it, and its own
-    place: str  # its position among the others, whatever their names; "" if unknown
+    place: str  # its position among the other layers, independent of names; "" if unknown
     tensors: Mapping[str, Any]  # by the last part of a variable's path, such as "kernel"; by number if `numbered`
     numbered: bool = False
 
 
 def held(array: np.ndarray) -> Tensor:
-    """Return an array that is in memory as a tensor."""
+    """Wrap an array in memory as a `Tensor`."""
     return Tensor(array.shape, array.dtype, lambda: array)
 
 
 @contextmanager
 def open_weights(path: Path) -> Iterator[list[Layer]]:
-    """Give the layers of a .keras, .weights.h5, .h5 or .safetensors file; their tensors are read within the block."""
+    """Yield the layers of a .keras, .weights.h5, .h5 or .safetensors file; read their tensors within the block."""
     try:
         with ExitStack() as stack:
             file = stack.enter_context(open_file(path, follow=True))
@@ -106,7 +106,7 @@ def _member(file: BinaryIO) -> BinaryIO:
 
 
 def _layers(root: h5py.File) -> list[Layer]:
-    """Return the layers that Keras 3 has saved: groups in the order of its traversal, each with its layer's name."""
+    """Return the layers of a file that Keras 3 saved: the groups that hold variables, each with its layer's name."""
     layers: list[Layer] = []
     waiting: list[tuple[h5py.Group, str, str]] = [(root, "", "")]
     for group, place, above in _reached(waiting):
@@ -139,13 +139,13 @@ def _old_layers(root: h5py.Group) -> list[Layer]:
 
 
 def _names(group: h5py.Group, key: str) -> list[str]:
-    """Return the names in an attribute or, where Keras had to split a long list, in "<key>0" and those that follow."""
+    """Return the names in an attribute or, if Keras had to split a long list, in "<key>0", "<key>1", ..."""
     parts = takewhile(group.attrs.__contains__, [key] if key in group.attrs else (f"{key}{n}" for n in count()))
     return [name.decode() if isinstance(name, bytes) else str(name) for part in parts for name in group.attrs[part]]
 
 
 def _reached(waiting: list[tuple[h5py.Group, str, str]]) -> Iterator[tuple[h5py.Group, str, str]]:
-    """Yield groups while some wait, each once: links may lead back to an earlier one."""
+    """Yield the waiting groups, each once: links may lead back to an earlier one."""
     seen = set()
     while waiting:
         group, place, path = waiting.pop()
@@ -186,7 +186,7 @@ def _safetensors(file: BinaryIO) -> list[Layer]:
 
 
 def _placed(file: BinaryIO, name: str, spec: Any, start: int, size: int) -> Tensor:
-    """Return a tensor of a .safetensors file, if it lies within the file and has the size that its shape says."""
+    """Return a tensor of a .safetensors file, after checking that it lies within the file and fits its shape."""
     try:
         dtype, shape, (begin, end) = DTYPES[spec["dtype"]], tuple(spec["shape"]), spec["data_offsets"]
         fits = 0 <= begin <= end <= size - start and end - begin == math.prod(shape) * dtype.itemsize
@@ -203,7 +203,7 @@ def _read(file: BinaryIO, begin: int, shape: tuple[int, ...], dtype: np.dtype[An
 
 
 def by_path(variables: Mapping[str, Any], *, ordered: bool = True) -> list[Layer]:
-    """Return the layers of variables, or tensors, by path such as "encoder/dense/kernel"; `ordered` as in the model."""
+    """Group variables or tensors by path, such as "encoder/dense/kernel", into layers; `ordered` if as in the model."""
     grouped: dict[str, dict[str, Any]] = {}
     for path, variable in variables.items():
         layer, _, name = path.rpartition("/")
@@ -219,7 +219,7 @@ SHOWN = 4
 
 
 def load_file(networks: Sequence[Network], init_from: str) -> None:
-    """Give the only network the weights of a file, before hooks change its model."""
+    """Load the weights of a file into the only network, before hooks change its model."""
     if len(networks) > 1:
         names = ", ".join(each.name for each in networks)
         raise UserError(f"init_from={init_from} holds one model. Expected a run directory with the networks {names}.")
@@ -228,7 +228,7 @@ def load_file(networks: Sequence[Network], init_from: str) -> None:
 
 
 def load_run(networks: Sequence[Network], checkpoints: Path, init_from: str) -> None:
-    """Give networks the weights of a run's best checkpoint, or of its last one."""
+    """Load the weights of a run's best checkpoint, or of its last one, into networks."""
     store = CheckpointStore(checkpoints)
     tensors = store.load_sound(store.best_or_last()).tensors
     stored: dict[str, dict[str, np.ndarray]] = {}
@@ -248,7 +248,7 @@ def load_run(networks: Sequence[Network], checkpoints: Path, init_from: str) -> 
 
 
 def take_weights(network: Network, given: Sequence[Layer], source: str) -> list[str]:
-    """Give a network the weights of layers that fit its own, each whole or not at all, and return lines on that."""
+    """Load the weights of matching layers, each completely or not at all, and return lines that report them."""
     own, how, pairs = _match(network.model, network.weights, given, source)
     _assign(pairs)
     settle(network.model)
@@ -263,7 +263,7 @@ def take_weights(network: Network, given: Sequence[Layer], source: str) -> list[
 
 
 def load_whole(model: keras.Model, path: Path, source: str) -> None:
-    """Give a built model the weights of a file, which must have every layer; `source` is an option with its value."""
+    """Load the weights of a file, which must have every layer, into a model; `source` is an option with its value."""
     with open_weights(path) as given:
         own, _, pairs = _match(model, name_variables(model.weights), given, source)
         taken = {id(mine) for mine, _ in pairs}
@@ -276,7 +276,7 @@ def load_whole(model: keras.Model, path: Path, source: str) -> None:
 def _match(
     model: keras.Model, weights: Mapping[str, keras.Variable], given: Sequence[Layer], source: str
 ) -> tuple[list[Layer], str, Pairs]:
-    """Return the model's layers, the reading that matches most of them with given ones, and these pairs."""
+    """Return the model's layers, the reading that matches most of them with given ones, and the matching pairs."""
     own = _layers_of(model) if any(each.numbered for each in given) else by_path(weights)
     how, pairs = max(((how, _pairs(own, given, key)) for how, key in READINGS.items()), key=lambda each: len(each[1]))
     if not pairs:
@@ -301,19 +301,19 @@ def _below_model(layers: Sequence[Layer]) -> list[str]:
 READINGS: dict[str, Callable[[Sequence[Layer]], list[str]]] = {
     "by path": lambda layers: [layer.path for layer in layers],
     "by path below the model's name": _below_model,
-    "by place in the model": lambda layers: [layer.place for layer in layers],  # Keras numbers layers without a name
+    "by place in the model": lambda layers: [layer.place for layer in layers],  # Keras numbers unnamed layers
 }
-"""What identifies a layer: the first reading that matches most layers counts."""
+"""Ways to identify a layer: the one that matches most layers is used, the first in a tie."""
 
 
 def _pairs(own: Sequence[Layer], given: Sequence[Layer], read: Callable[[Sequence[Layer]], list[str]]) -> Pairs:
-    """Return the layers that match by one reading, and fit."""
+    """Return the pairs of layers that match by one reading and have compatible tensors."""
     theirs, mine = _once(given, read(given)), _once(own, read(own))
     return [(layer, theirs[key]) for key, layer in mine.items() if key in theirs and _fits(layer, theirs[key])]
 
 
 def _once(layers: Sequence[Layer], keys: Sequence[str]) -> dict[str, Layer]:
-    """Return layers by key, without keys that repeat."""
+    """Return layers by key, without repeated keys."""
     counts = Counter(keys)
     return {key: layer for key, layer in zip(keys, layers, strict=True) if counts[key] == 1}
 
@@ -334,7 +334,7 @@ def _is_float(dtype: np.dtype[Any]) -> bool:
 
 
 class _Recorder(saving_lib.H5IOStore):
-    """Record which variables Keras would save into a file, and in which place."""
+    """Record the variables that Keras would save to a file, and their places in it."""
 
     def __init__(self) -> None:
         self.names: dict[str, str] = {}
@@ -354,7 +354,7 @@ class _Recorder(saving_lib.H5IOStore):
 
 
 def _layers_of(model: keras.Model) -> list[Layer]:
-    """Return the layers of a model by their place in the files of Keras."""
+    """Return the layers of a model with their places in Keras's files."""
     recorder, weights = _Recorder(), {id(each) for each in model.weights}
     saving_lib._save_state(model, recorder, None, "", set())
     layers = []

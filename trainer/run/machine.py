@@ -1,4 +1,4 @@
-"""The machine of a run: its precision, its memory, and what is released or put back after a run."""
+"""The machine of a run: its precision, its memory, and global state that is released or restored after a run."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ FLOAT32, FLOAT16, BFLOAT16 = "float32", "float16", "bfloat16"
 POLICIES = {FLOAT32: "float32", FLOAT16: "mixed_float16", BFLOAT16: "mixed_bfloat16"}
 """Under a mixed policy latent variables, statistics and slots stay float32."""
 NEEDED_CAPABILITY = {FLOAT16: (7, 0), BFLOAT16: (8, 0)}
-"""The compute capability from which NVIDIA GPUs have units for it."""
+"""The smallest compute capability at which NVIDIA GPUs have hardware units for a precision."""
 BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16")
 
 
 @contextmanager
 def computing_in(precision: str) -> Iterator[None]:
-    """Build layers with the Keras policy of a precision; afterwards the policy is what it was."""
+    """Set Keras's dtype policy for a precision within the block, and restore the previous one after it."""
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(POLICIES[precision])
     try:
@@ -82,7 +82,7 @@ def _why_slow(precision: str, flags: Collection[str], gpus: Sequence[Mapping[str
 
 
 def peak_memory_bytes() -> dict[str, int | None]:
-    """Return the most bytes that were held at one time since the process began, by place."""
+    """Return the peak memory in bytes since the process began, of the host and the device."""
     gpus = [device.name.removeprefix("/physical_device:") for device in tf.config.list_physical_devices("GPU")]
     peaks = [tf.config.experimental.get_memory_info(name)["peak"] for name in gpus]
     unit = 1 if sys.platform == "darwin" else 1024
@@ -93,7 +93,7 @@ Value = TypeVar("Value")
 
 
 def estimated(what: str, estimate: Callable[[], Value], otherwise: Value) -> Value:
-    """Return what a function returns; if it fails, warn in one line and return a substitute."""
+    """Return the result of a function; if it fails, warn in one line and return a substitute."""
     try:
         return estimate()
     except Exception as error:  # noqa: BLE001 - no reason to lose a run
@@ -109,7 +109,7 @@ ARRAY = re.compile(r"shape ?[\[(]([\d, ]+)[\])] and (?:data )?type (\w+)")
 
 @contextmanager
 def memory_errors() -> Iterator[None]:
-    """Raise a `UserError` if memory is not enough for a tensor of TensorFlow or an array of NumPy."""
+    """Turn TensorFlow's and NumPy's out-of-memory errors into a `UserError`."""
     try:
         yield
     except (tf.errors.ResourceExhaustedError, MemoryError) as error:
@@ -128,7 +128,7 @@ def memory_errors() -> Iterator[None]:
 def released_graphs() -> Iterator[None]:
     """Unregister, at the end of the block, the gradient functions that were registered inside.
 
-    TensorFlow registers one for good, with the whole graph around it, for each `tf.custom_gradient` that is traced;
+    For each `tf.custom_gradient` that is traced, TensorFlow registers one permanently, with the whole graph around it;
     Keras's optimizers trace one in every step. A function traced inside must not be differentiated afterwards.
     """
     registered = ops.gradient_registry._registry  # no public API removes them (TensorFlow 2.21)
@@ -145,7 +145,7 @@ KERAS_SEEDS = ("global_random_seed", "global_seed_generator")
 
 @contextmanager
 def kept_seeds() -> Iterator[None]:
-    """Leave what `keras.utils.set_random_seed` sets as it was: of Python, NumPy, Keras and TensorFlow."""
+    """Restore, after the block, what `keras.utils.set_random_seed` sets in Python, NumPy, Keras and TensorFlow."""
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - what `set_random_seed` sets
     own = {name: global_state.get_global_attribute(name) for name in KERAS_SEEDS}
     eager = context.context()  # no public API returns the seed or what was drawn from it (TensorFlow 2.21)

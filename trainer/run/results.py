@@ -1,4 +1,4 @@
-"""What a run reports: names and final values."""
+"""Names, namespaces and formatting of the values that a run reports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TRAINERS = {
     "opt": "of the optimizer: the learning rate of the next step, and in float16 the scale of the loss",
     "time": "milliseconds since the last report, by what took them; the speed; the share spent waiting for batches",
 }
-"""Namespaces that the trainer fills, whatever the recipe and its hooks."""
+"""Namespaces that the trainer fills with any recipe and hooks."""
 TECHNIQUES = {
     "sparsity": "share of zeros among the weights that the next forward pass sees, in all and by layer",
     "bnn": "weights of few bits: the share that changed its value, and that of latent weights at the clip",
@@ -25,9 +25,9 @@ TECHNIQUES = {
     "center": "features and the centers of their classes: distances within and between, length of the centers",
     "ema": "the moving average of the weights: its decay, and how far the weights are from it",
 }
-"""Namespaces of techniques, under the field's words for them."""
+"""Namespaces of techniques, named by the field's terms."""
 OWN = "measures of the hook of that name"
-"""Any other hook reports under its own name; so does one of the above under another name."""
+"""Any other hook reports under its own name, and so does one of the above if it is given another name."""
 NAMESPACES = {**TRAINERS, **TECHNIQUES}
 
 
@@ -38,16 +38,16 @@ LOWER = re.compile(
     r"|(^|/)metric/(.*_)?(mae|mse|mape|smape|msle|rmse|bce|nll)$",
     re.IGNORECASE,
 )
-"""Names of metrics of which a lower value is better."""
+"""Names of metrics for which lower is better."""
 
 
 def mode_of(monitor: str, mode: str) -> str:
-    """Return "max" or "min": the mode that was set, or of "auto" what the metric's name says."""
+    """Return "max" or "min": the mode that was set or, for "auto", the one that the metric's name implies."""
     return mode if mode != AUTO else "min" if LOWER.search(monitor) else "max"
 
 
 def namespace_of(name: str, *, hooks: Collection[str] = (), scopes: Collection[str] = ()) -> str | None:
-    """Return the namespace that a scalar is in; None for one in no documented namespace."""
+    """Return the namespace of a scalar; None if it is in no documented namespace."""
     for part in name.split("/")[:-1]:
         if part in NAMESPACES or part in hooks:
             return part
@@ -57,19 +57,19 @@ def namespace_of(name: str, *, hooks: Collection[str] = (), scopes: Collection[s
 
 
 def explain(names: Iterable[str], *, hooks: Collection[str] = (), scopes: Collection[str] = ()) -> dict[str, str]:
-    """Return what the namespaces of scalars mean: one line each, by namespace, in the order of the names."""
+    """Return a one-line explanation of each namespace of scalars, by namespace, in the order of the names."""
     found = dict.fromkeys(namespace_of(name, hooks=hooks, scopes=scopes) for name in names)
     return {each: NAMESPACES.get(each, OWN) for each in found if each is not None}
 
 
 WHOLE = 1e-3
-"""How far rounding may have moved a whole number."""
+"""The tolerance for rounding errors in a whole number."""
 COMPLETE = ("completed", "stopped")
-"""Statuses in summary.json: the run has made all its steps, or a hook has ended it for good."""
+"""Statuses of complete runs in summary.json: all steps were made, or a hook ended the run for good."""
 
 
 def read_summary(run: Path) -> dict[str, Any]:
-    """Return what the summary.json of a run holds; nothing if it has none that can be read."""
+    """Return the contents of a run's summary.json; an empty dict if it cannot be read."""
     try:
         summary = read_json(run / "summary.json")
     except (OSError, ValueError):
@@ -78,21 +78,21 @@ def read_summary(run: Path) -> dict[str, Any]:
 
 
 def is_complete(summary: Mapping[str, Any]) -> bool:
-    """Return whether a run has come to its end, so that nothing is left to do."""
+    """Return whether a run is complete, so that nothing is left to do."""
     return summary.get("status") in COMPLETE
 
 
 def format_value(value: float | None) -> str:
-    """Return a metric as text of four significant digits; a dash for None."""
+    """Return a metric as text: four decimals, or four significant digits if it is tiny or huge; a dash for None."""
     if value is None:
         return "-"
     return f"{value:.4f}" if 0.001 <= abs(value) < 1000 or value == 0 else f"{value:.4g}"
 
 
 def format_metric(value: float | None, examples: int) -> str:
-    """Return a metric of a split as text; a share of its examples with no more decimals than their number resolves."""
+    """Return a metric of a split as text; a share of its examples has no more decimals than their number resolves."""
     if value is None or not 0.0 <= value <= 1.0 or abs(value * examples - round(value * examples)) >= WHOLE:
-        return format_value(value)  # no whole number of examples out of all, which accuracy is
+        return format_value(value)  # not a share of the examples, as accuracy is
     return f"{value:.{min(4, max(1, math.ceil(math.log10(examples))))}f}"
 
 
@@ -113,12 +113,12 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_share(share: float) -> str:
-    """Return a share as text, such as "12 %"; only nothing at all is called 0 %."""
+    """Return a share as text, such as "12 %"; only an exact 0 reads "0 %"."""
     return f"{100 * share:.0f} %" if share >= 0.01 or share == 0 else "under 1 %"
 
 
 def short_name(name: str) -> str:
-    """Return a metric's name as shown to people: "metric/accuracy" reads "accuracy", "x/loss/total" reads "x/loss"."""
+    """Return the display name of a metric: "metric/accuracy" reads "accuracy", "x/loss/total" reads "x/loss"."""
     if is_total_loss(name):
         return name.removesuffix("/total")
     return name.removeprefix("metric/") if name.startswith("metric/") else name.replace("/metric/", "/", 1)

@@ -46,7 +46,7 @@ LOSS_SCALE = "opt/loss_scale"
 
 @dataclass(eq=False)
 class Run:
-    """Train, evaluate and save: `build_run` makes it, `fit` and `finish` run it, and host hooks get it."""
+    """Train, evaluate and save: `build_run` creates it, `fit` and `finish` run it, and host hooks receive it."""
 
     directory: Path  # while the run trains, it exists and holds config.yaml, unless nothing is written
     recipe: str  # its name, such as "bnn" or "bnn+frozen_mask"
@@ -54,14 +54,14 @@ class Run:
     data: Data
     training: TrainingBatches  # the batches of the training split
     loop: ChunkLoop  # traced, of all replicas of this process
-    held_out: Mapping[str, HeldOut]  # evaluations of the splits "validation" and "test", if there are such
+    held_out: Mapping[str, HeldOut]  # evaluations of the splits "validation" and "test", if present
     hooks: list[Hook]  # graph hooks, then host hooks, each in order
-    total_steps: int  # that the run will make
+    total_steps: int  # of the whole run
     best: Best  # validation value so far
     _store: CheckpointStore  # of the checkpoints
     plan: str = ""  # Markdown: the stages with their hooks, the update ops, the variables
     checkpoint: str = ""  # the tag of the checkpoint that a finished run was restored from
-    control: Control = field(default_factory=Control)  # takes the requests of hooks
+    control: Control = field(default_factory=Control)  # collects the requests of hooks
     step: int = 0  # steps made so far
     times: Times = field(default_factory=Times)  # where the wall time went
     journal: Journal = field(default_factory=Journal)  # what has happened so far
@@ -71,7 +71,7 @@ class Run:
 
     @property
     def trainer(self) -> Trainer:
-        """Return what makes the steps, with networks, objectives and graph hooks; of several replicas the first."""
+        """Return the trainer of the first replica, with networks, objectives and graph hooks."""
         return self.loop.trainer
 
     @property
@@ -89,12 +89,12 @@ class Run:
 
     @property
     def steps_per_epoch(self) -> float:
-        """Return the steps of an epoch, perhaps a fraction."""
+        """Return the steps per epoch, which may be fractional."""
         return self.training.steps_per_epoch
 
     @property
     def is_over(self) -> bool:
-        """Return whether no step is to come: all are made, or a hook has asked for the end."""
+        """Return whether no step is left: all are made, or a hook has requested a stop."""
         return self.step >= self.total_steps or self.control.stop_reason is not None
 
     @property
@@ -117,7 +117,7 @@ class Run:
 
     @cached_property
     def variables(self) -> dict[str, tf.Variable]:
-        """Return every variable that the run depends on, by key: of the first replica, and what a report adds up."""
+        """Return every variable that the run depends on, by key: of the first replica, and the sums of a report."""
         return {"accumulators": self.loop.accumulators.variable, **trainer_variables(self.trainer)}
 
     @cached_property
@@ -135,11 +135,11 @@ class Run:
         return Cadence(self.total_steps, self.steps_per_epoch, *every, self.training.first_step)
 
     def graph(self) -> tf.compat.v1.GraphDef:
-        """Return the traced step as a graph to look at."""
+        """Return the traced step as a graph for visualization."""
         return step_graph(self.loop.graph, [commit.graph for commit in self.trainer.commits], self.variables)
 
     def fit(self, interruption: Interruption | None = None) -> None:
-        """Train until the last step, a stop that a hook asks for, an error, a signal or the end of the time budget."""
+        """Train until the last step, a stop requested by a hook, an error, a signal or the end of the time budget."""
         interruption = interruption or Interruption(self.settings.get("max_seconds"))
         with interruption.listening():
             self._begin()
@@ -150,7 +150,7 @@ class Run:
             self._workers.check_equal(trainer_variables(self.trainer))
 
     def evaluate(self, split: str = "validation", step: int | None = None) -> dict[str, float]:
-        """Evaluate a held-out split as at a step (None: now), call the host hooks, and return the values by name."""
+        """Evaluate a held-out split as of a step (None: current), call the host hooks, and return values by name."""
         with self.times.taking(EVALUATION):
             values = self.held_out[split].run(self.step if step is None else step)
         report = Report(self.step, split, values)
@@ -170,7 +170,7 @@ class Run:
         return {"weights": "final" if step is None else "best", **self.evaluate("test", step)}
 
     def put_best(self) -> int | None:
-        """Give networks and hooks the values of the best checkpoint, and return its step; None if none is sound."""
+        """Restore networks and hooks from the best checkpoint, and return its step; None if there is no sound one."""
         best = self._store.best()
         self._store.warn()
         if best is None:
@@ -180,7 +180,7 @@ class Run:
         return best.step
 
     def call(self, stage: str, *arguments: Any, closing: bool = False) -> list[Exception]:
-        """Call a stage of every host hook in order. A closing stage reaches all of them, and returns their failures."""
+        """Call a stage of every host hook in order. If `closing`, call all of them, and return their errors."""
         failures: list[Exception] = []
         for hook in self.host_hooks:
             try:
@@ -193,7 +193,7 @@ class Run:
         return failures
 
     def wait_for_checkpoints(self) -> None:
-        """Return when all checkpoints are on disk, and warn of those that could not be written."""
+        """Wait until all checkpoints are on disk, and warn about those that could not be written."""
         self._store.finish()
         self._store.warn()
 
@@ -216,7 +216,7 @@ class Run:
         self.times.begin()
 
     def _train_to(self, end: int) -> bool:
-        """Make a chunk of steps with all that is due at its end; return whether it reached its end."""
+        """Run a chunk of steps and everything due at its end; return whether it reached its end."""
         reports, evaluates = end == self.cadence.next_report(self.step), end == self.cadence.next_evaluation(self.step)
         if (asked := self._workers.run_to(end)) is not None:
             self._leave(*asked)
@@ -232,7 +232,7 @@ class Run:
         if "validation" in self.held_out and (evaluates or self.control.stop_reason is not None):
             try:
                 self.evaluate()
-            except KeyboardInterrupt:  # of a callback, which is called last: this evaluation may be the best
+            except KeyboardInterrupt:  # from a callback, called last: this evaluation may be the best
                 self._save()
                 raise
         self._save()
@@ -252,7 +252,7 @@ class Run:
         return Report(self.step, "train", values)
 
     def _advise(self) -> None:
-        """Show before training what hooks advise, what cannot be repeated, and which final activations are left out."""
+        """Warn before training about removed final activations, unrepeatable ops, and what hooks advise against."""
         for name, network in self.networks.items():
             for each in network.final_activations:
                 self._warn_once(f"Network '{name}' trains from the logits before its {each}, and is exported with it.")
@@ -278,7 +278,7 @@ class Run:
 
     @contextmanager
     def _timed(self, hook: HostHook) -> Iterator[None]:
-        """Keep the time of a hook, and report what it cannot write, once."""
+        """Measure the time of a hook, and warn once if it cannot write its files."""
         try:
             with self.times.taking(HOOKS + hook.name):
                 yield
@@ -289,7 +289,7 @@ class Run:
                 warnings.warn(f"At step {self.step}, the hook '{hook.name}': {line}. The run continues.", stacklevel=3)
 
     def _answer_vetoes(self) -> None:
-        """Skip the step that was held back, or roll back to a checkpoint, as a hook asks."""
+        """Skip the step that was held back, or roll back to a checkpoint, as requested by a hook."""
         try:
             self.call("on_veto")
             if self.control.rate_factor is not None:
@@ -314,7 +314,7 @@ class Run:
         self.call("on_fit_begin")
 
     def lower_rates(self, factor: float) -> None:
-        """Multiply the learning rate of every network from now on, in all processes of the run."""
+        """Multiply the learning rate of every network by a factor from now on, in all processes of the run."""
         self.journal.returns.append({"to": self.step, "rate_factor": factor})
         for network in self.trainer.networks.values():
             network.lower_rate(factor)
@@ -336,14 +336,14 @@ class Run:
         self._store.warn()
 
     def _state_of(self, hook: HostHook) -> dict[str, Any]:
-        """Return a hook's state. If writing its files fails first, that is reported and the state asked for again."""
+        """Return a hook's state. If it fails to write its files, warn and request the state once more."""
         state: dict[str, Any] | None = None
         with self._timed(hook):
             state = ask(hook, "state_dict", step=self.step)
         return ask(hook, "state_dict", step=self.step) if state is None else state
 
     def _leave(self, reason: str, signal_number: int | None) -> NoReturn:
-        """Save and end early, without an evaluation, which the uninterrupted run would not make."""
+        """Save and end early, without an evaluation, which an uninterrupted run would not make here."""
         self.control.save("last")
         self._save()
         self.wait_for_checkpoints()
@@ -355,7 +355,7 @@ class Run:
         raise Interrupted(line + (unsaved or f"Resume with: {resume}"), signal_number)
 
     def resume_command(self, overrides: str = "") -> str:
-        """Return what resumes the run: a command, or the argument in Python."""
+        """Return how to resume the run: a command, or a call in Python."""
         if self.config.get("task", {}).get(TARGET) != PYTHON:
             return f"python train.py {resume_override(self.directory)}{overrides}"
         kept = not isinstance(self._store, MemoryStore)

@@ -36,11 +36,11 @@ PlanText = Callable[[Run], str]
 
 @dataclass(frozen=True)
 class Outcome:
-    """Hold what a run leaves behind."""
+    """Hold the outcome of a run."""
 
-    summary: dict[str, Any]  # what summary.json holds; empty for a worker other than the first
+    summary: dict[str, Any]  # contents of summary.json; empty for a worker other than the first
     directory: Path | None = None  # None for a worker other than the first, which writes nothing
-    run: Run | None = None  # None if it was complete already, so that nothing was built
+    run: Run | None = None  # None for such a worker, or if the run was complete already
 
 
 @kept_seeds()
@@ -55,7 +55,7 @@ def execute(
     plan: PlanText = lambda run: "",
     began: float | None = None,
 ) -> Outcome:
-    """Run a validated config, or resume a run; `began` is when it was asked for, by `time.monotonic`."""
+    """Run a validated config, or resume a run; `began` is the time of the request on the clock of `time.monotonic`."""
     times = Times() if began is None else Times(latest=began)
     times.started("import")
     settings = config["trainer"]
@@ -78,13 +78,13 @@ def execute(
 
 
 def _begin(config: Mapping[str, Any], recipe: str, overrides: Sequence[str], **given: Any) -> Outcome:
-    """Make a new run, which writes nothing before the step is traced and audited."""
+    """Start a new run; nothing is written before the step is traced and audited."""
     choose = partial(choose_directory, config["run_dir"], recipe, datetime.now())
     digest = config_digest(yaml.safe_load(config_text(config)))  # of the config as a resumed run reads it
     store = open_store(directory := choose(), digest)
     run = prepare(config, recipe, directory=directory, store=store, **given)
     workers = given["workers"]
-    workers.compare(run)  # which tells the others the directory
+    workers.compare(run)  # also sends the directory to the others
     run.directory = make_directory(directory, config, overrides, choose if workers.count == 1 else None)
     store.directory = run.directory / store.directory.name
     with locked(run.directory):
@@ -92,7 +92,7 @@ def _begin(config: Mapping[str, Any], recipe: str, overrides: Sequence[str], **g
 
 
 def _follow(config: Mapping[str, Any], workers: ClusterWorkers) -> Outcome:
-    """Train beside the chief, which alone writes."""
+    """Train alongside the chief; only the chief writes files."""
     run = prepare(config, workers=workers, begun=config["resume"] is not None)  # the chief sends its variables then
     workers.compare(run)
     follow(run, workers)
@@ -123,7 +123,7 @@ def open_store(directory: Path, digest: str) -> CheckpointStore:
 
 
 def open_existing(directory: Path, digest: str) -> tuple[CheckpointStore, Checkpoint | None]:
-    """Return the store of a run and its newest sound checkpoint; warn of damage, and of another environment."""
+    """Return the store of a run and its newest sound checkpoint; warn about damage and a changed environment."""
     store = open_store(directory, digest)
     checkpoint = store.newest()
     store.warn()
@@ -161,7 +161,7 @@ def _set_threads(threads: int | None) -> None:
 
 
 def complete(run: Run, interruption: Interruption | None = None, *, writes: bool = True) -> Outcome:
-    """Train and test; whatever happens, let hooks close, and write a summary.json that says how it ended."""
+    """Train and test; whatever happens, close the hooks and write a summary.json with the final status."""
     test: dict[str, Any] = {}
     failure: BaseException | None = None
     digest: str | None = None
@@ -177,7 +177,7 @@ def complete(run: Run, interruption: Interruption | None = None, *, writes: bool
     ending = {"status": status, "stop_reason": reason, "test": test, "digest": digest}
     summary = build_summary(run, ending, failed=failure is not None)
     failures = run.call("on_fit_end", summary, closing=True)
-    if writes:  # last: a run that is killed before tests again, and its hooks end again
+    if writes:  # last: a run killed before this tests again when resumed, and its hooks end again
         try:
             write_summary(run.directory, summary)
         except OSError as error:
@@ -194,7 +194,7 @@ def complete(run: Run, interruption: Interruption | None = None, *, writes: bool
 
 
 def _ending(failure: BaseException | None, stop_reason: str | None) -> tuple[str, str | None]:
-    """Return the status and the reason that summary.json gives."""
+    """Return the status and the reason for summary.json."""
     if failure is None:
         return ("completed", None) if stop_reason is None else ("stopped", stop_reason)
     if isinstance(failure, Interrupted) and failure.signal_number is None:

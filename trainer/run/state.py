@@ -1,4 +1,4 @@
-"""The state of a run: its variables, the form in which they are shipped, and how a resumed run gets both back."""
+"""The state of a run: its variables, the form in which they are shipped, and their restoration from checkpoints."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def trainer_variables(trainer: Trainer) -> dict[str, tf.Variable]:
 
 
 CHANGING_OPS = (*WRITING_OPS, "ResourceApply", "ResourceSparseApply", "Rng")
-"""How the names of ops begin that change a variable, not another resource; those of a `tf.random.Generator`, too."""
+"""Prefixes of the types of ops that change a variable, not another resource, or a `tf.random.Generator`."""
 DRAWING_OPS = ("Random", "TruncatedNormal", "ParameterizedTruncatedNormal", "Multinomial")
-"""How the names of stateful ops begin whose draws depend on how often the process has run them."""
+"""Prefixes of the types of stateful ops that draw numbers depending on how often the process has run them."""
 
 
 def unsaved_writes(loop: ChunkLoop) -> dict[str, str]:
-    """Return the ops of the step that write a variable that no checkpoint holds: hook by op, "" for none's."""
+    """Return the ops of the step that write a variable that no checkpoint holds, each with its hook ("" if none)."""
     saved = {id(variable.handle) for each in loop.trainers for variable in trainer_variables(each).values()}
     saved.add(id(loop.accumulators.variable.handle))
     hooks, found = {scope_name(hook.name): hook.name for hook in loop.trainer.hooks}, {}
@@ -76,7 +76,7 @@ def refuse_unsaved_state(loop: ChunkLoop) -> None:
 
 
 def unrepeatable(loop: ChunkLoop) -> list[str]:
-    """Return what the step does that a resumed run would not repeat, but for hooks that are refused, in lines."""
+    """Return lines about what the step does that a resumed run would not repeat, after hooks that do so are refused."""
     lines = []
     if written := list(unsaved_writes(loop)):
         lines.append(
@@ -93,7 +93,7 @@ def unrepeatable(loop: ChunkLoop) -> list[str]:
 
 
 def share_variables(trainers: Sequence[Trainer]) -> None:
-    """Copy the variables of the first replica of this process to the others, after something outside the step."""
+    """Copy the variables of the first replica of this process to the others, after they were changed outside a step."""
     for each in trainers[1:]:
         first = trainer_variables(trainers[0])
         for key, variable in trainer_variables(each).items():
@@ -106,7 +106,7 @@ def values_by_key(variables: Mapping[str, tf.Variable]) -> dict[str, np.ndarray]
 
 
 def assign_variables(variables: Mapping[str, tf.Variable], tensors: Mapping[str, np.ndarray], source: str) -> None:
-    """Assign arrays to the variables of the same keys; all are checked before any changes."""
+    """Assign arrays to the variables of the same keys, after checking all of them."""
     for key, variable in variables.items():
         if key not in tensors:
             raise UserError(
@@ -130,7 +130,7 @@ Weights = dict[str, dict[str, np.ndarray]]
 
 
 def weights_reader(trainer: Trainer) -> Callable[[int], Weights]:
-    """Return a function that reads what evaluation uses at a step: `shipped_weights`, traced once."""
+    """Return a function that returns the `shipped_weights` at a step and is traced once."""
 
     @tf.function(input_signature=[tf.TensorSpec([], tf.int64)], autograph=False)
     def used(step: tf.Tensor) -> dict[str, dict[str, tf.Tensor]]:
@@ -138,18 +138,18 @@ def weights_reader(trainer: Trainer) -> Callable[[int], Weights]:
         values = {name: {**each.context.weights, **each.state} for name, each in passes.items()}
         return {name: {key: values[name][key] for key in trainer.networks[name].weights} for name in passes}
 
-    traced = used.get_concrete_function()  # called directly, runs in a row get no warning of frequent retracing
+    traced = used.get_concrete_function()  # concrete: no retracing warnings in consecutive runs
     return lambda step: tf.nest.map_structure(lambda value: value.numpy(), traced(tf.constant(step, tf.int64)))
 
 
 def shipped_weights(trainer: Trainer, step: int) -> Weights:
-    """Return what evaluation uses in place of each weight and moving statistic, after every hook."""
+    """Return the values that evaluation uses for weights and moving statistics, after every hook."""
     return weights_reader(trainer)(step)
 
 
 def shipped_bits(trainer: Trainer, weights: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, Bits]:
-    """Return by network the fewest bits that hold what is shipped after all hooks, if not those of a float32."""
-    bits = {}  # each hook is asked about the final values: pruned kernels rounded to a sign hold no zeros
+    """Return, by network, the smallest bit widths in which hooks can hold the shipped values, at most float32's."""
+    bits = {}  # each hook gets the final values: pruned kernels rounded to a sign hold no zeros
     for name, shipped in weights.items():
         hooks = [hook for hook in trainer.hooks if hook.network == name]
         given = [answer(each, "shipped_bits", Bits(), shipped, given=shipped) for each in hooks]
@@ -162,7 +162,7 @@ def shipped_bits(trainer: Trainer, weights: Mapping[str, Mapping[str, np.ndarray
 
 
 def answer(hook: Hook, stage: str, empty: Answer, *arguments: Any, given: Mapping[str, Any] | None = None) -> Answer:
-    """Return the checked result of a hook's stage; if it fails, warn and return an empty one."""
+    """Return the checked result of a hook's stage; if it fails, warn and return `empty`."""
     what = f"What the hook '{hook.name}' returns from {stage}"
     return estimated(what, lambda: checked(hook, stage, getattr(hook, stage)(*arguments), given=given), empty)
 
@@ -174,7 +174,7 @@ def _fewest(given: Sequence[Mapping[str, Number]], most: Number) -> dict[str, Nu
 
 
 MATTERS = ("python", "cpu_flags", "intra_op_threads", "inter_op_threads", "gpus", "one_dnn", "git_commit")
-"""Keys of environment.json that may change the bits of a step, beside the packages."""
+"""Keys of environment.json that may change the bits of a step, besides the packages."""
 
 
 def check_config(directory: Path, checkpoint: Checkpoint | None, digest: str) -> None:
@@ -188,7 +188,7 @@ def check_config(directory: Path, checkpoint: Checkpoint | None, digest: str) ->
 
 
 def changed_environment(directory: Path) -> list[str]:
-    """Return, in words, what differs from where the run was started and may change its bits."""
+    """Return lines about differences from the environment in which the run was started that may change its bits."""
     plugins = used_plugins(read_stored(str(directory), "resume"))
     try:
         before = read_json(directory / ENVIRONMENT)
@@ -201,7 +201,7 @@ def changed_environment(directory: Path) -> list[str]:
 
 
 def _facts(stored: Mapping[str, Any], plugins: Sequence[str]) -> dict[str, Any]:
-    """Return what to compare by name."""
+    """Return the facts to compare, by name."""
     facts = {name: stored.get(name) for name in MATTERS} | stored["packages"]
     return facts | {f"the plugin {name}": stored.get("plugins", {}).get(name) for name in plugins}
 
@@ -238,20 +238,20 @@ def _arrays(batch: Batch) -> dict[str, np.ndarray]:
 
 
 def run_state(run: Run) -> dict[str, Any]:
-    """Return what a checkpoint holds of a run besides variables and hooks: JSON values."""
+    """Return the state of a run that a checkpoint holds besides variables and hooks: JSON values."""
     own = {"best": run.best.as_json(), **asdict(run.journal), **run.times.as_json()}
     own |= {"stop_reason": run.control.stop_reason, "replicas": run.trainer.replica.count}
     return {**own, "data": run._fingerprint, "outside": _outside(run)}
 
 
 def _outside(run: Run) -> dict[str, str]:
-    """Return the digests of what hooks use and no checkpoint holds, by "hooks.<name>.<what>"."""
+    """Return the digests of data that hooks use but no checkpoint holds, by "hooks.<key>.<what>"."""
     declared = [(hook.key, hook.declare().outside) for hook in run.trainer.hooks]
     return {f"hooks.{key}.{what}": digest for key, outside in declared for what, digest in outside.items()}
 
 
 def restore_run(run: Run, checkpoint: Checkpoint) -> None:
-    """Restore a run to the state of a checkpoint: variables, hooks, what it knew."""
+    """Restore a run to the state of a checkpoint: variables, hooks, best value, times, journal."""
     state = checkpoint.state["run"]
     if state["data"] != run._fingerprint:
         raise UserError(
@@ -271,7 +271,7 @@ def restore_run(run: Run, checkpoint: Checkpoint) -> None:
 
 
 def changed_replicas(checkpoint: Checkpoint, count: int) -> str | None:
-    """Return in words how many replicas shared a batch before and now; None if the number is the same."""
+    """Return, as text, how many replicas shared a batch before and now; None if the number is the same."""
     before = checkpoint.state["run"].get("replicas", 1)  # older runs had one
     return None if before == count else f"replicas was {before} and is {count}"
 
@@ -290,7 +290,7 @@ def roll_back(run: Run, checkpoint: Checkpoint, rate_factor: float) -> None:
 
 
 def _go_to(run: Run, checkpoint: Checkpoint) -> None:
-    """Give variables, hooks and the run the values of a checkpoint."""
+    """Restore variables, hooks and the run's step and best value from a checkpoint."""
     assign_variables(run.variables, checkpoint.tensors, f"the checkpoint of step {checkpoint.step}")
     share_variables(run.loop.trainers)
     run.loop.accumulators.reset_others()

@@ -25,7 +25,7 @@ from hookline.trainer.run.times import HOOKS, judge_input
 
 
 def build_summary(run: Run, ending: Mapping[str, Any], *, failed: bool = False) -> dict[str, Any]:
-    """Return what summary.json holds: `ending` and the rest of the keys that trainer/README.md documents."""
+    """Return the contents of summary.json: `ending` and the other keys that trainer/README.md documents."""
     journal, times, trainer, settings = run.journal, run.times, run.trainer, run.settings
     shipped = run.shipped(run.step)
     bits = shipped_bits(trainer, shipped)
@@ -66,7 +66,7 @@ def _of_hook(hook: Hook, run: Run) -> dict[str, Any]:
 
 
 def write_summary(directory: Path, summary: Mapping[str, Any]) -> None:
-    """Write summary.json whole, with null for what is not finite."""
+    """Write summary.json atomically, with null for numbers that are not finite."""
     finite = json.loads(json.dumps(summary), parse_constant=lambda _: None)
     write_whole(directory / "summary.json", json.dumps(finite, indent=2) + "\n")
 
@@ -82,13 +82,13 @@ PRODUCTS = {
 }
 """Layers and operations without weights that multiply their inputs, or may."""
 WITHOUT = (keras.layers.Embedding, keras.layers.Normalization)
-"""Layers with matrices of weights, or of statistics, that are looked up or applied entry by entry."""
+"""Layers with matrices of weights or statistics that are looked up or applied elementwise."""
 
 Counts = dict[int, int]
 
 
 def count_macs(call: Any) -> Counts | None:
-    """Return the multiply-accumulates of kernels in a call for one example, padding included; None if unknown."""
+    """Return the multiply-accumulates of a call's kernels for one example, padding included; None if unknown."""
     layer = call.operation
     if not isinstance(layer, COUNTED) or type(layer).call.__module__.partition(".")[0] != "keras":
         return None if _may_multiply(layer) else {}
@@ -112,7 +112,7 @@ def _kernel_macs(layer: keras.Layer, inputs: int, outputs: int) -> int:
         return inputs * math.prod(kernel[:-1])
     if isinstance(layer, DEPTHWISE):  # kernel [..., channels, multiplier]: each output takes one channel
         return outputs * math.prod(kernel[:-2])
-    return outputs * math.prod(kernel[:-1])  # of groups, a kernel holds the channels of one
+    return outputs * math.prod(kernel[:-1])  # with groups, a kernel has the channels of one group
 
 
 def _may_multiply(operation: object) -> bool:
@@ -129,7 +129,7 @@ def _may_multiply(operation: object) -> bool:
 
 
 def _size(tensors: Sequence[Any]) -> int | None:
-    """Return how many entries the only tensor of a call has for one example, None if that is open."""
+    """Return the entries per example of the only tensor of a call; None if there are several or the shape is open."""
     if len(tensors) != 1 or None in tensors[0].shape[1:]:
         return None
     return math.prod(tensors[0].shape[1:])
@@ -165,7 +165,7 @@ def _add_up(layers: Sequence[LayerSize]) -> dict[str, Any]:
 
 
 def layer_sizes(network: Network, bits: Mapping[str, float]) -> list[LayerSize]:
-    """Return the size of every layer, each weight in the innermost layer that holds it, so that they add up."""
+    """Return the size of every layer; each weight counts in the innermost layer that holds it, so that sizes add up."""
     layers = {"": network.model, **layer_paths(network.model)}
     owners = {id(weight): path for path, layer in layers.items() for weight in layer.weights}
     owned: dict[str, dict[str, keras.Variable]] = {path: {} for path in layers}
@@ -197,7 +197,7 @@ def precision(input_bits: int, weight_bits: int) -> str:
 
 
 def summarize_network(network: Network, bits: Bits, shipped: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Return the entry of a network in `summary.json`, from the bits and the values in which it is shipped."""
+    """Return the entry of a network in `summary.json`, from the bit widths and values of its shipped form."""
     layers = layer_sizes(network, bits.stored)
     calls = _calls(network)
     rows = [_row(each, bits, shipped, calls) for each in layers if _is_shown(each, calls)]
@@ -232,7 +232,7 @@ def _is_shown(layer: LayerSize, calls: Mapping[int, list[Any]] | None) -> bool:
 def _row(
     layer: LayerSize, bits: Bits, shipped: Mapping[str, np.ndarray], calls: Mapping[int, list[Any]] | None
 ) -> dict[str, Any]:
-    """Return the row of a layer; None stands for what is unknown or absent."""
+    """Return the row of a layer, with None for unknown or absent values."""
     own = [] if calls is None else calls.get(id(layer.layer), [])
     matrices = {name: each for name, each in layer.weights.items() if len(each.shape) > 1}
     kernels = {id(each): name for name, each in matrices.items() if "bias" not in each.name}  # a GRU's has two axes
@@ -240,7 +240,7 @@ def _row(
     input_bits = bits.inputs.get(layer.path, FLOAT)
     by_precision: Counter[str] = Counter()
     for number, (kernel, count) in enumerate((macs or {}).items()):
-        # A separable convolution passes a sum to its second kernel: a float. A kernel with LoRA is no variable.
+        # A separable convolution passes a sum to its second kernel: a float. A LoRA kernel is not a variable.
         name = precision(FLOAT if number else input_bits, bits.weights.get(kernels.get(kernel, ""), FLOAT))
         by_precision[name] += count
     return {
@@ -258,7 +258,7 @@ def _row(
 
 
 def _macs(layer: LayerSize, calls: list[Any]) -> dict[int, int] | None:
-    """Return the multiply-accumulates of all calls of a layer by kernel; None if one is not known."""
+    """Return the multiply-accumulates of all calls of a layer by kernel; None if one is unknown."""
     if not calls:  # no graph, or inside a layer that is one call
         return None if any(len(weight.shape) > 1 for weight in layer.weights.values()) else {}
     found: Counter[int] = Counter()

@@ -1,4 +1,4 @@
-"""The time of a run: to its first step, between reports, and waiting for its input."""
+"""Timing of a run: start-up, time between reports, and waiting for input."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from hookline.trainer.run.directory import usable_cores
 from hookline.trainer.run.results import format_bytes, format_share
 
 COMMAND_FIELD, START_FIELD = ")", 19
-"""In /proc/self/stat: the end of the command's name, and how many fields after it the start time is (proc(5))."""
+"""In /proc/self/stat: the end of the command's name, and the index of the start time after it (proc(5))."""
 
 
 def process_began() -> float:
-    """Return when this process began, by the clock of `time.monotonic`; now, if the system does not say."""
+    """Return the start time of this process on the clock of `time.monotonic`; the current time if it is unknown."""
     now = time.monotonic()
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(COMMAND_FIELD)[2].split()
@@ -43,7 +43,7 @@ TRACE = "trace"
 
 
 def time_names(hooks: Iterable[HostHook]) -> list[str]:
-    """Return the names of the times that training reports."""
+    """Return the names of the times in training reports."""
     return [WAITING, STEP, EVALUATION, SAVE, *(HOOKS + name for name in _watching(hooks))]
 
 
@@ -60,9 +60,9 @@ def _watching(hooks: Iterable[HostHook]) -> list[str]:
 class Times:
     """Keep the wall time of a run, by activity, and break it down for each report.
 
-    "time/step_ms" is the mean of a step, and "time/waiting_share" the share of that spent waiting for batches, both
+    "time/step_ms" is the mean of a step, and "time/waiting_share" the share of it spent waiting for batches, both
     without the first step. The others are sums since the last report; work at the step of a report itself (hooks,
-    evaluation, checkpoint) counts in the next one.
+    evaluation, checkpoint) counts toward the next one.
     """
 
     train_seconds: float = 0.0  # of chunks, without the first step, evaluation and saving
@@ -72,7 +72,7 @@ class Times:
     seconds_per_step: float | None = None  # in the latest chunk
     spent: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # by EVALUATION, SAVE or HOOKS + <hook>
     before: float = 0.0  # wall time of the run in earlier processes
-    start: dict[str, float] = field(default_factory=dict)  # the time to the first step, by its parts
+    start: dict[str, float] = field(default_factory=dict)  # time to the first step, by part
     latest: float = field(default_factory=time.monotonic)  # when the latest of these parts ended
     _began: float = field(default_factory=time.monotonic)
     _reported: dict[str, float] = field(default_factory=dict)
@@ -84,24 +84,24 @@ class Times:
 
     @property
     def waiting_share(self) -> float | None:
-        """Return the share of training time that was spent waiting for batches; None while no time was taken."""
+        """Return the share of training time that was spent waiting for batches; None before any time was measured."""
         return self.waited_seconds / self.train_seconds if self.train_seconds else None
 
     def started(self, part: str) -> None:
-        """End a part of the start, and begin the next; the run's own wall time counts from the end of the tracing."""
+        """End a part of the start-up and begin the next; the run's own wall time counts from the end of tracing."""
         now = time.monotonic()
         self.start[part], self.latest = now - self.latest, now
         if part == TRACE:
             self._began = now
 
     def to_first_step(self) -> dict[str, float] | None:
-        """Return "seconds", all parts of the start together, and each part by its name; None before the first step."""
+        """Return the total start-up time as "seconds", and each part by its name; None before the first step."""
         rounded = {name: round(seconds, 3) for name, seconds in self.start.items()}
         return {"seconds": round(sum(self.start.values()), 3), **rounded} if self.first_step_seconds else None
 
     @contextmanager
     def taking(self, what: str) -> Iterator[None]:
-        """Count the time of the block for an activity."""
+        """Add the time of the block to that of an activity."""
         start = time.perf_counter()
         try:
             yield
@@ -109,7 +109,7 @@ class Times:
             self.spent[what] += time.perf_counter() - start
 
     def chunk(self, seconds: float, steps: int, waited: float) -> None:
-        """Count a chunk of steps."""
+        """Record the time of a chunk of steps."""
         if self.seconds_per_step is None:
             self.started("step")
             self.first_step_seconds = seconds
@@ -121,12 +121,12 @@ class Times:
             self.seconds_per_step = seconds / max(1, steps)
 
     def begin(self) -> None:
-        """Count for the first report from now on."""
+        """Start measuring for the first report."""
         self._reported = self._so_far()
         self.started("begin")
 
     def since_last(self, hooks: Iterable[HostHook]) -> dict[str, float]:
-        """Return the values of a report, by name, and count from now on for the next."""
+        """Return the times since the last report, by name, and start measuring for the next."""
         now, before = self._so_far(), self._reported
         self._reported = now
         spent = {name: total - before.get(name, 0.0) for name, total in now.items()}
@@ -152,11 +152,11 @@ class Times:
 
 
 BOUND = 0.1
-"""From this share of the training time on, waiting is worth fixing."""
+"""The smallest share of training time at which waiting is worth fixing."""
 WORTH_SECONDS = 0.5
-"""A run that waited less in total is left alone: measuring the parts of a batch takes as long."""
+"""A run that waited less in total gets no advice: measuring the parts of a batch takes as long."""
 REPEATS, ENOUGH_SECONDS = 5, 0.5
-"""How often a part of a batch is repeated, and the duration above which once is enough."""
+"""How often the measurement of a part of a batch is repeated, and the total duration after which it stops early."""
 THREADS_PAY_SECONDS = 1e-3
 """Shorter steps were slower with several threads: synchronizing them takes longer than they save."""
 ORDER, READING, AUGMENTATION = "order", "reading", "augmentation"
@@ -173,7 +173,7 @@ def judge_input(run: Run, *, measure: bool) -> dict[str, Any]:
 
 
 def part_shares(training: TrainingBatches, step: int) -> dict[str, float]:
-    """Return the share of each part of making a batch, measured: they add up to 1."""
+    """Measure the share of each part in the time to make a batch; the shares add up to 1."""
     now = tf.constant(step, tf.int64)
     indices = training.indices(now)
     seconds = {ORDER: _seconds(training.indices, now), READING: _seconds(training.read, indices)}
@@ -209,7 +209,7 @@ def advise(run: Run, parts: Mapping[str, float]) -> str:
 
 
 def _seconds(function: Callable[..., Any], *arguments: tf.Tensor) -> float:
-    """Return how long a traced call takes: the median of a few, without the first."""
+    """Return the median duration of a few traced calls, without the first unless it is the only one."""
     traced = tf.function(function, autograph=False).get_concrete_function(*arguments)
     taken: list[float] = []
     while len(taken) <= REPEATS and sum(taken) < ENOUGH_SECONDS:

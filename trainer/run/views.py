@@ -19,7 +19,7 @@ from hookline.trainer.step.stage import ask
 from hookline.trainer.step.trainer import Trainer
 
 LATENT, FORWARD = "latent", "forward"
-BIAS = "/bias"  # of layers side by side, it has two dimensions
+BIAS = "/bias"  # of parallel layers, it has two dimensions
 
 
 def weight_distributions(networks: Mapping[str, Network], used: Mapping[str, Mapping[str, np.ndarray]]) -> Arrays:
@@ -38,7 +38,7 @@ def weight_distributions(networks: Mapping[str, Network], used: Mapping[str, Map
 
 
 MOST_FILTERS = 64
-SMALLEST = 24  # pixels a side: smaller filters are enlarged by a whole factor
+SMALLEST = 24  # pixels a side: smaller filters are enlarged by an integer factor
 GAP = 2
 
 
@@ -57,7 +57,7 @@ def first_kernel(network: Network) -> str | None:
 
 
 def first_filters(network: Network, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return a picture, a tile for each output channel or unit, of the first kernel that sees an image."""
+    """Return a picture of the first kernel that sees an image, with a tile for each output channel or unit."""
     if (kernel := first_kernel(network)) is None:
         return {}
     values, image = np.asarray(weights[kernel], np.float32), network.model.inputs[0].shape[1:]
@@ -73,12 +73,12 @@ def first_filters(network: Network, weights: Mapping[str, np.ndarray]) -> dict[s
 
 
 ROWS, DRAWS = 8, 8
-SMALLEST_PANEL, LARGEST = 48, 128  # pixels a side: images are enlarged or thinned out to about this
+SMALLEST_PANEL, LARGEST = 48, 128  # pixels a side: images are enlarged or subsampled to about this
 PANEL_GAP = 3
 
 
 def training_sheet(batches: TrainingBatches) -> np.ndarray | None:
-    """Return a picture of training examples; with augmentation, each row is an example and its first draws."""
+    """Return a picture of training examples; with augmentation, each row is an example and augmented versions of it."""
     step, augmented = tf.constant(0, tf.int64), batches.augmentation is not None
     rows = batches.indices(step)[: ROWS if augmented else ROWS * (DRAWS + 1)]
     inputs = batches.read(rows)["inputs"]
@@ -98,7 +98,7 @@ def training_sheet(batches: TrainingBatches) -> np.ndarray | None:
 
 
 def _sized(image: np.ndarray) -> np.ndarray:
-    """Return an image, enlarged if it is small or thinned out if it is large, by whole factors."""
+    """Return an image, enlarged if it is small or subsampled if it is large, by integer factors."""
     thin = max(1, min(image.shape[:2]) // LARGEST)
     times = max(1, -(-SMALLEST_PANEL // min(image.shape[:2])))
     return image[::thin, ::thin].repeat(times, axis=0).repeat(times, axis=1)
@@ -135,7 +135,7 @@ class Views:
         return {} if picture is None else {TRAINING_EXAMPLES: picture}
 
     def shown(self, report: Report) -> Shown:
-        """Return what first layers, hooks and objectives show, made once for each evaluation."""
+        """Return the views of first layers, hooks and objectives, computed once for each evaluation."""
         step, split = report.step, report.split
         if self._latest is None or self._latest[0] != (step, split):
             found = self._of_hooks(step, self._observer.run(step))

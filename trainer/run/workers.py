@@ -1,4 +1,4 @@
-"""The processes of a run: what they compare, the orders of the chief, and the loss of one."""
+"""The processes of a run: checks that they agree, orders from the chief, and the loss of a worker."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from hookline.trainer.run.directory import environment
 from hookline.trainer.run.state import share_variables, trainer_variables, values_by_key
 
 OUT_OF_TIME = 1000
-"""In place of a signal's number: the wall-clock budget is over."""
+"""Used instead of a signal's number: the wall-clock budget is spent."""
 
 
 class Kind(IntEnum):
-    """Name the kinds of orders of the chief."""
+    """Enumerate the orders of the chief."""
 
     RUN = 1  # train up to the step
-    MOVE = 2  # be at the step
-    TAKE = 3  # be at the step, with the chief's variables
+    MOVE = 2  # move to the step
+    TAKE = 3  # move to the step and take the chief's variables
     COMPARE = 4  # send the digest of the variables
     LEAVE = 5  # the run is complete
     INTERRUPTED = 6  # the run ended early
@@ -48,12 +48,12 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True)
 class Order:
-    """Hold an order of the chief. If any worker was asked to end, no chunk is begun: the chief saves and ends."""
+    """Hold an order of the chief. If any worker was asked to end, no chunk starts: the chief saves and ends."""
 
     kind: Kind
     step: int
     number: int  # of the signal that ended the run, or `OUT_OF_TIME`; 0 for none
-    asked: tuple[int, ...]  # for each worker the signal that asks it to end, likewise
+    asked: tuple[int, ...]  # for each worker, the signal that asks it to end, encoded like `number`
 
 
 def _asked_by(interruption: Interruption) -> int:
@@ -64,7 +64,7 @@ def _asked_by(interruption: Interruption) -> int:
 
 
 def _number_of(error: BaseException | None) -> int:
-    """Return the signal behind an error, as workers send it."""
+    """Return the number of the signal behind an error, as workers send it."""
     if not isinstance(error, KeyboardInterrupt):
         return 0
     number = getattr(error, "signal_number", signal.SIGINT)
@@ -80,7 +80,7 @@ SEPARATE = ("debug", "run_dir")
 
 
 def facts_of(run: Run) -> dict[str, str]:
-    """Return what must be equal on all workers before the start, as texts by name."""
+    """Return the facts that must be equal on all workers before the start, as text by name."""
     config, resumed = run.config, run.config["resume"] is not None
     here, variables = environment(), trainer_variables(run.trainer)
     facts = {f"the version of {name}": version for name, version in here["packages"].items()}
@@ -96,7 +96,7 @@ def facts_of(run: Run) -> dict[str, str]:
 
 
 def first_difference(facts: Sequence[Mapping[str, str]]) -> str | None:
-    """Return one line on the first worker that differs from the chief; None if all are equal."""
+    """Return a line about the first worker that differs from the chief; None if all are equal."""
     for worker, theirs in enumerate(facts):
         for name in dict.fromkeys([*facts[0], *theirs]):
             was, is_ = facts[0].get(name, "missing"), theirs.get(name, "missing")
@@ -108,13 +108,13 @@ def first_difference(facts: Sequence[Mapping[str, str]]) -> str | None:
 
 Variables = Mapping[str, tf.Variable]
 COMPLETE = "The run is complete: nothing is left to do."
-"""What the chief sends the others instead of a start."""
+"""Sent by the chief to the other workers instead of starting a complete run."""
 
 
 class Workers:
-    """Be the only process of a run: there is no other to agree with."""
+    """Represent the only process of a run, with no others to coordinate with."""
 
-    index = 0  # 0 is the chief, which alone has host hooks, and writes
+    index = 0  # 0 is the chief; only it has host hooks and writes files
     count = 1
 
     def replicas(self, settings: Mapping[str, Any]) -> list[Replica]:
@@ -123,35 +123,35 @@ class Workers:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Turn TensorFlow's errors on the loss of a worker into one line."""
+        """Turn TensorFlow's errors about the loss of a worker into a one-line `WorkersError`."""
         yield
 
     def compare(self, run: Run) -> None:
-        """Compare what must be equal on all workers, once, before the start."""
+        """Check once, before the start, that all workers agree."""
 
     def run_to(self, step: int) -> tuple[str, int | None] | None:
-        """Let all workers begin a chunk."""
+        """Start a chunk on all workers; if one was asked to end, return the reason and its signal instead."""
         return None
 
     def move(self, step: int) -> None:
-        """Move all workers to a step, with the variables that they have."""
+        """Move all workers to a step; they keep their variables."""
 
     def take(self, step: int, variables: Variables) -> None:
-        """Bring all workers to a step with the chief's variables, after something outside the step wrote them."""
+        """Move all workers to a step and give them the chief's variables, after these were changed outside a step."""
 
     def check_equal(self, variables: Variables) -> None:
-        """Warn where the variables of a worker are not those of the chief, bit for bit; called after the last step."""
+        """Warn if the variables of a worker are not bit-identical to the chief's; called after the last step."""
 
     def leave(self, error: BaseException | None, *, complete: bool = False) -> None:
         """Report to the other workers that this one ends."""
 
     def summary(self) -> dict[str, Any]:
-        """Return what summary.json holds of the workers."""
+        """Return the entries of summary.json about the workers."""
         return {}
 
 
 class ClusterWorkers(Workers):
-    """Be one of several processes of a run."""
+    """Represent one of several processes of a run."""
 
     def __init__(self, cluster: Cluster, messages: Messages, timeout: float) -> None:
         self.index, self.count = cluster.index, len(cluster.addresses)
@@ -218,7 +218,7 @@ class ClusterWorkers(Workers):
             )
 
     def other_digests(self, variables: Variables) -> list[int]:
-        """Return the workers whose variables are not those of the chief."""
+        """Return the workers with variables that differ from the chief's."""
         with self.watching():
             digests = self._messages.gather(tensors_digest(values_by_key(variables)).encode())
         others = [worker for worker, digest in enumerate(digests) if digest != digests[0]]
@@ -228,7 +228,7 @@ class ClusterWorkers(Workers):
     def leave(self, error: BaseException | None, *, complete: bool = False) -> None:
         if self._over or isinstance(error, WorkersError):
             return
-        with suppress(WorkersError, Interrupted):  # the error that ends this one counts
+        with suppress(WorkersError, Interrupted):  # the error that ends this worker matters more
             if not self._started:
                 ended = COMPLETE if complete else (str(error) or type(error).__name__)
                 self._gather({"ended": ended, "number": _number_of(error)})
@@ -244,7 +244,7 @@ class ClusterWorkers(Workers):
         return self._order(0, 0, asked=_asked_by(interruption))
 
     def _order(self, kind: int, step: int, number: int = 0, *, asked: int = 0) -> Order:
-        """Return the order of the chief, and which workers were asked to end: the sum of what all workers send."""
+        """Return the chief's order and which workers were asked to end, as the sum of the messages of all workers."""
         own = np.zeros(3 + self.count, np.int64)
         own[:3] = kind, step, number
         own[3 + self.index] = asked
@@ -253,7 +253,7 @@ class ClusterWorkers(Workers):
         return Order(Kind(kind), step, number, tuple(everyone))
 
     def _gather(self, own: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Return the messages of all workers before the start; any of them may say instead that it ends."""
+        """Return the messages of all workers before the start; raise if one of them reports its end instead."""
         with self.watching():
             messages = [json.loads(each) for each in self._messages.gather(json.dumps(own).encode())]
         for worker, each in enumerate(messages):
@@ -276,7 +276,7 @@ def join_workers(settings: Mapping[str, Any]) -> Workers:
 
 
 def follow(run: Run, workers: ClusterWorkers) -> None:
-    """Train beside the chief: follow its orders until the run is over."""
+    """Train alongside the chief, following its orders until the run is over."""
     variables = trainer_variables(run.trainer)
     interruption = Interruption(run.settings["max_seconds"])
     step, report = 0, -1
@@ -302,7 +302,7 @@ def follow(run: Run, workers: ClusterWorkers) -> None:
                 raise WorkersError("Worker 0 failed: its output says why.")
             else:
                 return
-            if step == report:  # the chief reads its own: hooks are measured in the first step after a report
+            if step == report:  # as on the chief: hooks are measured in the first step after a report
                 run.loop.accumulators.reset()
 
 
@@ -313,15 +313,15 @@ ANSWER_SECONDS = 2.0
 
 
 def is_loss(error: tf.errors.OpError) -> bool:
-    """Return whether a TensorFlow error means that workers have lost each other."""
+    """Return whether a TensorFlow error means that the connection to a worker is lost."""
     return isinstance(error, LOST) or ABORTED in str(error)
 
 
 def describe_loss(error: str, cluster: Cluster, directory: str) -> str:
-    """Return one line on which workers are gone and how to resume."""
+    """Return a line that names the workers that are gone and says how to resume."""
     others = [worker for worker in range(len(cluster.addresses)) if worker != cluster.index]
     gone = [worker for worker in others if not _answers(cluster.addresses[worker])]
-    gone = gone or sorted({int(number) for number in TASK.findall(error)} & set(others))  # one that stands still
+    gone = gone or sorted({int(number) for number in TASK.findall(error)} & set(others))  # one that hangs
     return (
         f"{named(gone)} {'are' if len(gone) > 1 else 'is'} gone, or no longer answering; the output there may say why. "
         f"Resume by starting all workers again with {resume_override(directory) if directory else 'resume=<run>'}"
@@ -329,7 +329,7 @@ def describe_loss(error: str, cluster: Cluster, directory: str) -> str:
 
 
 def named(workers: Sequence[int]) -> str:
-    """Return workers in words."""
+    """Return workers as text, such as "Workers 1 and 2"."""
     if not workers:
         return "A worker"
     if len(workers) == 1:
@@ -339,7 +339,7 @@ def named(workers: Sequence[int]) -> str:
 
 @contextmanager
 def abort_after(seconds: float) -> Iterator[None]:
-    """Make sums that wait for other workers fail after some time, with one timer instead of one for each sum."""
+    """Abort sums that wait for other workers after some time, with one timer instead of one for each sum."""
     if not seconds:
         yield
         return

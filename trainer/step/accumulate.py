@@ -45,16 +45,16 @@ def accumulate(
     count: int,
     scale: tf.Tensor | None = None,
 ) -> tuple[Computed, list[tf.Tensor], list[tf.Tensor]]:
-    """Run an objective on a batch in `count` micro batches, and leave the contexts as a single run over it would.
+    """Run an objective on a batch in `count` micro batches, and set the contexts as a single pass over it would.
 
-    They run one after the other in a traced loop, so that the activations of only one are in memory. Losses, metrics
-    and gradients are means over all examples; a loss of shape [] counts as the mean of its micro batch. State passes
-    from each micro batch to the next and is written once, but state that does not depend on examples ("steady", such
-    as a layer's counter of its calls) moves once a step. Seed state passes on, so that draws differ.
+    Micro batches run one after another in a traced loop, so that the activations of only one are in memory. Losses,
+    metrics and gradients are means over all examples; a loss of shape [] counts as the mean of its micro batch. State
+    is passed from each micro batch to the next and written once, but state that does not depend on examples ("steady",
+    such as a layer's call counter) advances once per step. Seed state is passed on, so that draws differ.
 
     Returns:
-        What the objective computed; the tensors through which the loss depends on the latent variables; the gradients
-        of the loss, times the scale, with respect to these.
+        The results of the objective; the tensors through which the loss depends on the latent variables; the gradients
+        of the loss, times the scale, with respect to these tensors.
     """
     micro = MicroBatches(batch, count)
     step = _MicroStep(forward, micro, changes, compute, scale)
@@ -72,7 +72,7 @@ def accumulate(
 
 
 def counted(objective: Objective, forward: Forward, batch: Batch, count: int) -> ObjectiveOutput:
-    """Return an output whose `counts` are those of a batch, with the draws of its `count` micro batches."""
+    """Return an output with the `counts` of a whole batch, using the random draws of its `count` micro batches."""
     if count == 1:
         return objective.compute(forward.apart(), batch)
     micro, before = MicroBatches(batch, count), _state_of(forward)
@@ -85,7 +85,7 @@ def counted(objective: Objective, forward: Forward, batch: Batch, count: int) ->
         return outputs[0].counts, [part.passes[name].state[key] for name, key in seeds]
 
     values, counts = [before[key] for key in seeds], []
-    # A function without other outputs: what counts do not depend on never runs.
+    # A function without other outputs: ops that the counts do not depend on never run.
     function = tf.function(counts_of, autograph=False).get_concrete_function(tf.constant(0), values)
     for index in range(count):
         found, values = function(tf.constant(index), values)
@@ -98,7 +98,7 @@ def _state_of(forward: Forward) -> dict[Key, tf.Tensor]:
 
 
 def _forward_of(forward: Forward, index: tf.Tensor | None, state: Mapping[Key, tf.Tensor]) -> Forward:
-    """Return the forward pass of one micro batch, or of the whole batch for None, with another state."""
+    """Return the forward pass of micro batch `index`, or of the whole batch if None, with another state."""
     passes = {}
     for name, each in forward.passes.items():
         context = replace(each.context, micro_batch=index)
@@ -123,7 +123,7 @@ class _MicroStep:
         self._function = traced.get_concrete_function(tf.TensorSpec([], tf.int32), specs)
 
     def run_all(self) -> tuple[dict[str, Any], dict[str, dict[str, tf.Tensor]], dict[str, Any]]:
-        """Return the sums, the last state by network and name, and what is kept, joined over the micro batches."""
+        """Return the sums, the final state by network and name, and the kept tensors, joined over the micro batches."""
         given = self._function.structured_outputs
         names = list(self._before)
         changed = {(name, key) for name, new in given["state"].items() for key in new} - self.steady
@@ -149,7 +149,7 @@ class _MicroStep:
         return sums, state, tf.nest.map_structure(_joined, arrays)
 
     def steady_state(self, batch: Batch) -> dict[str, dict[str, tf.Tensor]]:
-        """Return what a pass over the whole batch would write into steady state, by network and name."""
+        """Return the values that a pass over the whole batch would write to steady state, by network and name."""
         if not self.steady:
             return {}
 
@@ -187,7 +187,7 @@ class _MicroStep:
         return {"sums": sums, "state": new_state, "kept": tf.nest.map_structure(_with_examples, kept)}
 
     def _gradients(self, loss: tf.Tensor) -> list[tf.Tensor]:
-        """Return the gradients of a loss with respect to `reached`, which is set.
+        """Set `reached`, and return the gradients of a loss with respect to it.
 
         Every path from a latent variable into this function passes through a captured tensor.
         """
@@ -204,11 +204,11 @@ class _MicroStep:
 
 
 def _independent_of(source: tf.Tensor, before: Mapping[Key, tf.Tensor], after: Mapping[Key, tf.Tensor]) -> set[Key]:
-    """Return which new values depend neither on a tensor, nor on a value whose new one does."""
+    """Return the keys of new values that depend neither on `source` nor on old values of variables that do."""
     operations = tf.compat.v1.get_default_graph().get_operations()
     reached = {source.op}
     while True:
-        for operation in operations:  # in the order in which they were made: what an op needs comes before it
+        for operation in operations:  # in order of creation: the inputs of an op come before it
             if any(each.op in reached for each in operation.inputs) or not reached.isdisjoint(operation.control_inputs):
                 reached.add(operation)
         dependent = {key for key, value in after.items() if value.op in reached}
@@ -231,7 +231,7 @@ def _with_examples(value: Any) -> tf.Tensor:
 
 
 def _refuse_writes(count: int) -> None:
-    """Refuse a forward pass that writes variables itself: it would do so in every micro batch."""
+    """Raise an error if the forward pass writes variables itself: it would do so in every micro batch."""
     operations = tf.compat.v1.get_default_graph().get_operations()
     if names := [each.name for each in operations if written_variables(each)]:
         raise UserError(

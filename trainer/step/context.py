@@ -1,4 +1,4 @@
-"""What hooks see while a step is traced, and the scopes in which its ops are traced."""
+"""The contexts that hooks get while a step is traced, and the scopes in which its ops are traced."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def seed_of(source: str, step: tf.Tensor, micro_batch: tf.Tensor | None = None) 
 
 @dataclass(frozen=True)
 class BuildContext:
-    """Tell a hook about the run before anything is traced.
+    """Information about the run for a hook, before anything is traced.
 
     Attributes:
         network: the network that the hook works on, after every `rebuild_model`.
@@ -33,9 +33,9 @@ class BuildContext:
         steps_per_epoch: optimizer steps per epoch; a fraction when the batch does not divide the set.
         batch_size: examples per step.
         seed: the run's seed.
-        states: state variables of the hooks built before, keyed "hook/variable".
-        classes: number of classes of the data; labels lie in [0, classes). None if that is not known.
-        rounded: the network's variables that hooks built before round, by name, with the key of the hook.
+        states: state variables of the hooks built earlier, keyed "hook/variable".
+        classes: number of classes of the data; labels lie in [0, classes). None if unknown.
+        rounded: the network's variables that hooks built earlier round: the hook's key by variable name.
     """
 
     network: Network
@@ -50,7 +50,7 @@ class BuildContext:
 
 @dataclass
 class StepContext:
-    """Hold the tensors of one step for one network. Later stages find more of it filled in.
+    """The tensors of one step for one network. In later stages, more of them are set.
 
     Attributes:
         step: int64 scalar, optimizer steps made before this one.
@@ -61,22 +61,22 @@ class StepContext:
         batch: the batch.
         latent: latent variables as read at the start of the step, by name.
         state: state variables (moving statistics, seed state) as read at the start of the step, by name; in an
-            evaluation as hooks before have transformed them.
+            evaluation, as transformed by earlier hooks.
         frozen_entries: which entries of variables are fixed, by name, in an evaluation: the union over the hooks.
-        weights: what the forward pass uses in their place, by name.
-        taps: inner tensors that hooks asked for, by name. In `add_losses` a hook may put in tensors [batch, ...] of its
-            own for later stages, which find here those of all micro batches.
-        outputs: what the objective calls its outputs.
-        new_state: values that the forward pass wants to write (moving statistics, seed state), by name.
+        weights: values that the forward pass uses instead of the latent variables, by name.
+        taps: inner tensors that hooks requested, by name. In `add_losses` a hook may add its own tensors [batch, ...]
+            for later stages, which get those of all micro batches.
+        outputs: the `outputs` of the objective's `ObjectiveOutput`.
+        new_state: new values of state variables from the forward pass (moving statistics, seed state), by name.
         losses: named losses, each a scalar; "total" is their sum.
         gradients: gradient of the total loss with respect to each latent variable; None when unconnected.
         micro_batch: int32 scalar, the current micro batch while losses are added; None for the whole batch.
-        update: which of the runs that the objective has in this step (`Objective.updates`), from 0. Every stage runs
-            once for each, at the same `step`, on its own part of the batch.
-        observing: whether what `evaluate` collects is for `show`: of a few examples, traced apart from the evaluation.
-        stream: names the hook's draws of this pass: empty for the only network and objective of a run.
-        replica: which part of the batch this is; an evaluation has all of it.
-        sums: what the hook's `batch_sums` returned, added up over the replicas, by "<hook>/<name>".
+        update: index of the objective's run in this step (`Objective.updates`), from 0. Every stage runs once for each
+            run, at the same `step`, on its own part of the batch.
+        observing: whether `evaluate` collects tensors for `show`: of a few examples, traced apart from the evaluation.
+        stream: prefix of the hook's draws in this pass; empty in update 0 of a run's only network and objective.
+        replica: determines the part of the batch; an evaluation has all of it.
+        sums: results of `batch_sums` of the hooks, summed over the replicas, by "<hook>/<name>".
     """
 
     step: tf.Tensor
@@ -104,7 +104,7 @@ class StepContext:
     def stateless_seed(self, salt: str) -> tf.Tensor:
         """Return a seed for `tf.random.stateless_*`: a pure function of (run seed, salt, step, micro batch).
 
-        Where a run has several networks or objectives, it depends on their names as well, and on the update.
+        It also depends on the update and, if a run has several networks or objectives, on their names.
 
         Args:
             salt: what the draw is for, such as "bnn_rounding/conv/kernel". Two draws of one step need two salts.
@@ -115,16 +115,16 @@ class StepContext:
         return seed_of(f"{self.seed}/{self.stream}{salt}", self.step, self.micro_batch)
 
     def objective_seed(self, salt: str) -> tf.Tensor:
-        """Return the seed of a draw of the objective itself, int32 [2]; an evaluation draws the same at every step."""
+        """Return a seed for a draw of the objective itself, int32 [2]; in an evaluation, the same at every step."""
         if not self.training:
             return seed_of(f"{self.seed}/evaluation/{salt}", tf.constant(0))
-        own = f"/replica_{self.replica.index}" if self.replica.index else ""  # each has noise of its own
+        own = f"/replica_{self.replica.index}" if self.replica.index else ""  # each has its own noise
         return seed_of(f"{self.seed}/{self.objective}/{self.update}/{salt}{own}", self.step, self.micro_batch)
 
 
 @contextmanager
 def named_scope(*names: str, inside: str | None = None) -> Iterator[None]:
-    """Trace ops under a path of names, continued where it is entered again; does nothing without a graph or names."""
+    """Trace ops under a path of names, which can be re-entered; do nothing without a graph or names."""
     if not names or tf.executing_eagerly():
         yield
         return
@@ -135,11 +135,11 @@ def named_scope(*names: str, inside: str | None = None) -> Iterator[None]:
 
 
 def current_scope() -> str:
-    """Return the path of the scope in which ops are traced now; empty outside a graph and at its top."""
+    """Return the path of the current name scope; empty outside a graph and at its top level."""
     return "" if tf.executing_eagerly() else tf.compat.v1.get_default_graph().get_name_scope()
 
 
 def scope_name(name: str) -> str:
-    """Return a name of letters, digits and a few signs, which does not begin with one of these."""
+    """Return a valid scope name: letters, digits, "_", "." and "-", starting with a letter, a digit or "."."""
     allowed = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
     return allowed if re.match(r"[A-Za-z0-9.]", allowed) else f"scope{allowed}"

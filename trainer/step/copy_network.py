@@ -1,4 +1,4 @@
-"""Deep copies of networks: the values of one written into another, as ops of a step or at once."""
+"""Deep copies of networks: the values of one written into another, as ops of a step or immediately."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ Slots = Literal["keep", "copy", "reset"]
 def copy_network(source: Network, target: Network, *, optimizer: Slots) -> list[tf.Operation]:
     """Copy every variable of a network into another: weights, moving statistics, seed state; not the state of hooks.
 
-    The copy is deep. The two networks have variables of the same shapes in the same order; their names may differ.
+    The copy is deep. The networks must have variables of equal shapes and dtypes in the same order; names may differ.
 
     Args:
-        source: copied from; it is not changed.
-        target: copied into.
-        optimizer: what becomes of the target's optimizer: "keep" leaves it as it is, "copy" copies slots and iterations
-            (the optimizers are of one class), "reset" gives them the values that a new optimizer has. The learning rate
-            is a setting and stays the target's own.
+        source: network to copy from; it is not changed.
+        target: network to copy into.
+        optimizer: treatment of the target's optimizer: "keep" leaves it unchanged, "copy" copies slots and iterations
+            (both optimizers must be of one class), "reset" sets these to the values of a new optimizer. The learning
+            rate is a setting, and the target keeps its own.
 
     Returns:
-        In a traced step (an objective's `begin`, a hook's `update_ops`) the ops that write, in order. Elsewhere the
-        copy is made at once, and the list is empty.
+        In a traced step (an objective's `begin`, a hook's `update_ops`) the assign ops, in order. In eager execution
+        the copy is made immediately, and the list is empty.
 
     Raises:
-        UserError: variables or optimizers do not correspond; names both networks and the first variable.
+        UserError: source is target, or variables or optimizers do not match; names both networks and the mismatch.
     """
     check_choice("optimizer of copy_network", optimizer, get_args(Slots))
     if source is target:
@@ -53,7 +53,7 @@ def copy_network(source: Network, target: Network, *, optimizer: Slots) -> list[
 def _pairs(
     source: Network, target: Network, ours: Mapping[str, keras.Variable], theirs: Mapping[str, keras.Variable]
 ) -> list[tuple[keras.Variable, keras.Variable]]:
-    """Return the variables that correspond, by their order."""
+    """Return pairs of corresponding variables, matched by order."""
     if len(ours) != len(theirs):
         raise _refusal(source, target, f"one has {len(ours)} variables, the other {len(theirs)}")
     for (name, old), (other, new) in zip(ours.items(), theirs.items(), strict=True):
@@ -66,8 +66,8 @@ def _pairs(
 
 
 def _initial_slots(network: Network) -> Iterator[tuple[keras.Variable, tf.Tensor]]:
-    """Yield the optimizer's variables, without the learning rate, with the values that a new optimizer has."""
-    with ThreadPoolExecutor(1) as thread:  # no variable may be created where a step is traced
+    """Yield the optimizer's variables except the learning rate, each with its value in a new optimizer."""
+    with ThreadPoolExecutor(1) as thread:  # no variable may be created while a step is traced
         values = thread.submit(_new_slots, network).result()
     for variable, value in zip(moving_variables(network).values(), values, strict=True):
         uniform = value.size and (value == value.flat[0]).all()
@@ -81,7 +81,7 @@ def _new_slots(network: Network) -> list[np.ndarray]:
 
 
 def _new_optimizer(network: Network) -> keras.optimizers.Optimizer:
-    """Return an optimizer like the network's, not built; its rate is 0, as schedules need not be serializable."""
+    """Return an unbuilt optimizer like the network's, with learning rate 0, as schedules may not be serializable."""
     *outer, inner = _nested(network.optimizer)
     rate, inner._learning_rate = inner._learning_rate, 0.0
     try:
@@ -94,7 +94,7 @@ def _new_optimizer(network: Network) -> keras.optimizers.Optimizer:
 
 
 def moving_variables(network: Network) -> dict[str, keras.Variable]:
-    """Return the variables of the optimizer that training moves: iterations, slots, a loss scale; not the rate."""
+    """Return the optimizer variables that training updates: iterations, slots, a loss scale; not the learning rate."""
     rates = {id(each._learning_rate) for each in _nested(network.optimizer)}
     return {name: variable for name, variable in network.optimizer_variables.items() if id(variable) not in rates}
 

@@ -1,4 +1,4 @@
-"""Evaluation of a split, and what hooks observe of it."""
+"""Evaluation of a split, and observations of hooks on its examples."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hookline.trainer.step.trainer import Trainer
 
 
 class Observer:
-    """Collects what graph hooks show: their `evaluate` on some examples of a split; traced at the first run."""
+    """Collect the data that graph hooks show: their `evaluate` on some examples of a split; traced at the first run."""
 
     def __init__(self, trainer: Trainer, split: Split, *, batch_size: int, placement: str = "auto") -> None:
         self._trainer = trainer
@@ -32,7 +32,7 @@ class Observer:
         self._functions: dict[int, tf.types.experimental.PolymorphicFunction] = {}
 
     def run(self, step: int) -> dict[str, Arrays]:
-        """Return what hooks observe, by hook: arrays [examples, ...] by name."""
+        """Return the observations of each hook: arrays [examples, ...] by name."""
         observed: dict[str, Arrays] = {}
         for limit, batches in self._batches.items():
             function = self._functions.setdefault(limit, self._function(limit))
@@ -50,7 +50,7 @@ class Observer:
 
     def _observe(self, hooks: list[GraphHook], step: tf.Tensor, batch: Batch) -> dict[str, dict[str, tf.Tensor]]:
         values: dict[str, dict[str, tf.Tensor]] = {}
-        for objective in self._trainer.objectives:  # a hook sees the first one that it takes part in
+        for objective in self._trainer.objectives:  # a hook observes the first one that it takes part in
             part = [hook for hook in hooks if takes_part(hook, objective.name, objective.trains)]
             asked = [hook for hook in part if hook.name not in values]
             if asked:
@@ -63,7 +63,7 @@ class Observer:
 
 
 def _spread(split: Split, limit: int) -> Split:
-    """Return `limit` examples of a split, evenly spaced: folders of images come class by class."""
+    """Return `limit` examples of a split, evenly spaced, since image folders are ordered by class."""
     rows = np.linspace(0, split.size - 1, limit).round().astype(np.int64)
     return Split(split.name, split.source, split.indices[rows])
 
@@ -75,18 +75,18 @@ def _first_rows(batch: Batch, rows: int) -> Batch:
 
 Collected = dict[str, dict[str, tf.Tensor]]
 SplitMetrics = Callable[[dict[str, tf.Tensor]], dict[str, tf.Tensor]]
-HOOK = "hook/"  # before the names of hooks, beside those of objectives
+HOOK = "hook/"  # prefix of the names of hooks, which are keys beside objectives
 
 
 class Evaluator:
-    """Traces and runs the evaluation of one split."""
+    """Trace and run the evaluation of one split."""
 
     def __init__(self, trainer: Trainer, batch: Callable[[tf.Tensor], Batch], count: int) -> None:
         self.trainer, self.batch, self._count = trainer, batch, count
         self.names: list[str] = []  # of the values that a run returns
         self._collected: Collected = {}
         self._of_split: dict[str, tuple[GraphHook, SplitMetrics | None]] = {}
-        self._of_batch = False  # whether a value is one number for a batch, which padding would change
+        self._of_batch = False  # whether a value is one number per batch, which padding would change
         self._run = tf.function(self._loop, autograph=False).get_concrete_function(tf.TensorSpec([], tf.int64))
 
     @property
@@ -104,7 +104,7 @@ class Evaluator:
         return {name: float(value) for name, value in zip(self.names, values.numpy(), strict=True)}
 
     def collected(self, objective: str) -> Arrays:
-        """Return what an objective collected, [examples, ...], and sampled in the latest run; empty before it."""
+        """Return arrays that an objective collected, [examples, ...], and sampled in the latest run; {} before it."""
         return {name: tensor.numpy() for name, tensor in self._collected.get(objective, {}).items()}
 
     def _loop(self, step: tf.Tensor) -> tuple[tf.Tensor, Collected]:
@@ -169,7 +169,7 @@ class Evaluator:
         return None if weights is None or self._count == 1 or real == weights.shape[0] else real
 
     def _with_totals(self, means: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Return means with sums of losses that are means over different numbers of values."""
+        """Return means with recomputed totals of losses that are means over different numbers of values."""
         for objective in (each for each in self.trainer.objectives if each.uneven):
             start = f"{self._prefix(objective.name)}loss/"
             total = start + "total"
@@ -179,7 +179,7 @@ class Evaluator:
         return means
 
     def _values(self, forward: Forward, batch: Batch) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor], Collected]:
-        """Return means of a batch, what each counts in one over batches, and the tensors to keep of it."""
+        """Return means over a batch, the weight of each in the mean over batches, and the tensors to keep."""
         values: dict[str, tf.Tensor] = {}
         sizes: dict[str, tf.Tensor] = {}
         collected: Collected = {}

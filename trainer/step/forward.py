@@ -21,9 +21,9 @@ from hookline.trainer.step.stage import ask, checked, in_stage
 
 
 class StateScope(keras.StatelessScope):
-    """The values of variables in a pass, and what layers assign to their state.
+    """The values of variables in a pass, and those that layers assign to their state.
 
-    No gradient flows through a value that is read after it was assigned: in Keras's `fit` it is in a variable by then.
+    No gradient flows through a value that is read after it was assigned: in Keras's `fit` a variable holds it by then.
     """
 
     def __init__(self, values: Iterable[tuple[keras.Variable, tf.Tensor]]) -> None:
@@ -39,7 +39,7 @@ class StateScope(keras.StatelessScope):
         return tf.stop_gradient(value) if id(variable) in self._assigned else value
 
     def check_assigned(self) -> None:
-        """Refuse, after a pass, assignments of layers to variables that the optimizer also changes."""
+        """Raise an error if layers assigned variables in the pass that the optimizer also changes."""
         for variable in self._assigned.values():
             if variable.trainable:
                 raise UserError(
@@ -50,14 +50,14 @@ class StateScope(keras.StatelessScope):
 
 @dataclass
 class NetworkPass:
-    """What the passes of one step through one network read and produced."""
+    """The values that the passes of one step through one network read and produced."""
 
-    context: StepContext  # what the hooks of this network see
+    context: StepContext  # passed to the hooks of this network
     hooks: list[GraphHook]  # of this network, in order
-    state: dict[str, tf.Tensor]  # current values of state variables; in an evaluation as hooks transform them
+    state: dict[str, tf.Tensor]  # current values of state variables; in an evaluation, as transformed by hooks
     changed: set[str] = field(default_factory=set)  # state variables for which a pass returned a new value
     layer_losses: list[tf.Tensor] = field(default_factory=list)  # of regularizers and `add_loss`
-    losses_of_batch: bool = False  # whether some are not of weights alone
+    losses_of_batch: bool = False  # whether some depend on more than weights
     called: bool = False
 
 
@@ -69,7 +69,7 @@ def read_network(
     keeps_state: bool = True,
     latent: dict[str, tf.Tensor] | None = None,
 ) -> NetworkPass:
-    """Read variables, `latent` in place of the latent ones; let hooks transform the weights and the state."""
+    """Read variables, with `latent` instead of the latent ones if given; let hooks transform weights and state."""
     with named_scope("read_variables", network.name):
         context.latent = {name: tf.convert_to_tensor(v.value) for name, v in network.trainable_variables.items()}
         context.state = {name: tf.convert_to_tensor(v.value) for name, v in network.state_variables.items()}
@@ -93,7 +93,7 @@ def read_network(
 
 
 def _seeds_of_step(network: Network, context: StepContext) -> dict[str, tf.Tensor]:
-    """Return the seed state of a network that the objective does not change: fresh in each step, never written."""
+    """Return the seed state of a network that the objective does not change: drawn in each step, never written."""
     seeds = {}
     for name in network.seed_names:
         kept = context.state[name]
@@ -105,7 +105,7 @@ def _seeds_of_step(network: Network, context: StepContext) -> dict[str, tf.Tenso
 
 
 def _held_entries(hooks: Sequence[GraphHook], context: StepContext) -> dict[str, tf.Tensor]:
-    """Return which entries of each variable any of the hooks holds; variables that none names are left out."""
+    """Return masks of the entries of each variable that any hook freezes, without variables that no hook names."""
     held: dict[str, tf.Tensor] = {}
     variables = {**context.latent, **context.state}
     for hook in hooks:
@@ -116,7 +116,7 @@ def _held_entries(hooks: Sequence[GraphHook], context: StepContext) -> dict[str,
 
 @dataclass
 class Forward:
-    """Runs networks with their transformed weights in one step of one objective, and collects their new state.
+    """Run networks with their transformed weights in one step of one objective, and collect their new state.
 
     Calling a network twice threads its state through both calls.
     """
@@ -155,7 +155,7 @@ class Forward:
             if value is not current.state[key]:
                 current.state[key] = tf.convert_to_tensor(value)
                 current.changed.add(key)
-        # A later call adds the losses of its own, but not those of weights once more.
+        # A later call adds its own losses, but not those of weights again.
         current.layer_losses += scope.losses if current.layer_losses else losses
         current.losses_of_batch = current.losses_of_batch or bool(scope.losses)
         if network.taps:
@@ -188,7 +188,7 @@ class Forward:
         return next(iter(self.passes.values())).context.objective_seed(salt)
 
     def gradients(self, value: tf.Tensor, sources: Sequence[tf.Tensor]) -> list[tf.Tensor | None]:
-        """Return gradients that the loss is made of, float32; see `ForwardFunction.gradients`."""
+        """Return gradients that are part of the loss, float32; see `ForwardFunction.gradients`."""
         value = tf.cast(value, tf.float32)
         with named_scope("gradients_in_loss", inside=self.scope):
             found = tf.gradients(value, list(sources), grad_ys=self.scale)
@@ -203,7 +203,7 @@ class Forward:
 
 
 def tapped_model(network: Network) -> keras.Model:
-    """Return the model that a step calls: the network's own, with the taps as further outputs where there are any."""
+    """Return the model that a step calls: the network's own, with the taps, if any, as further outputs."""
     if not network.taps:
         return network.model
     if network.tapped is None:

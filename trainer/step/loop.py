@@ -1,4 +1,4 @@
-"""The traced loop, k steps without leaving the graph, whether XLA compiles the step, and its graph for viewing."""
+"""The traced loop of k steps inside the graph, the choice of XLA for the step, and the step's graph for viewing."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ StepFunction = Callable[[tf.Tensor, Batch, tf.Tensor], tuple[tf.Tensor, tf.Tenso
 
 
 class ChunkLoop:
-    """Traces and runs chunks of steps. Building it traces and audits the step; nothing is trained yet.
+    """Trace and run chunks of steps. The constructor traces and audits the step; nothing is trained yet.
 
-    Several replicas of one process make each step side by side, each traced for itself, with variables of its own; only
-    sums over the replicas join them. If their steps shared a resource, TensorFlow would run them one after the other,
-    and the first would wait forever for the second's sums.
+    Several replicas in one process run each step side by side. Each is traced separately, with its own variables; only
+    sums over the replicas connect them. If their steps shared a resource, TensorFlow would run them sequentially, and
+    the first would wait forever for the sums of the second.
     """
 
     def __init__(
@@ -41,8 +41,8 @@ class ChunkLoop:
         self.accumulators = Accumulators()
         self.veto_names: list[str] = []  # in the order of the flags
         self.xla = xla
-        # Seconds that the latest chunk waited for batches: from when a step has written everything until every tensor
-        # of the next batch is ready. An accelerator is asynchronous: there it counts from when the step is handed over.
+        # Seconds that the latest chunk waited for batches: from the last write of a step until every tensor of the next
+        # batch is ready. On an accelerator, which is asynchronous, it counts from when the step is enqueued.
         self.waited = 0.0
         self._batches = [batch] if callable(batch) else list(batch)
         self._steps = [self._step_of(each) for each in self.trainers]
@@ -58,7 +58,7 @@ class ChunkLoop:
         return self._loop.graph
 
     def run(self, start: int, steps: int) -> tuple[int, list[str]]:
-        """Run steps until done or until one is vetoed; return the steps made so far, and the vetoes."""
+        """Run steps until done or until one is vetoed; return the total steps made, and the names of raised vetoes."""
         queues = [each for each in self._batches if isinstance(each, BatchQueue)]
         for queue in queues:
             queue.seek(start)
@@ -71,7 +71,7 @@ class ChunkLoop:
         return int(step) - bool(raised), raised
 
     def _step_of(self, trainer: Trainer) -> StepFunction:
-        """Return the function that makes a replica's step: a graph of its own if XLA or several replicas need it."""
+        """Return the function for a replica's step, with a graph of its own if XLA or several replicas need one."""
         step = partial(self._traced_step, trainer)
         if self.xla:
             return tf.function(step, autograph=False, jit_compile=True)
@@ -80,7 +80,7 @@ class ChunkLoop:
     def _traced_step(
         self, trainer: Trainer, step: tf.Tensor, batch: Batch, sampled: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the sums and counts [metrics, 2] and the veto flags [vetoes] of one step; note their names."""
+        """Return the sums and counts [metrics, 2] and the veto flags [vetoes] of one step; record their names."""
         with tf.device(trainer.replica.device):
             result = trainer.train_step(step, batch, sampled=sampled)
         if trainer is self.trainer:
@@ -99,7 +99,7 @@ class ChunkLoop:
             return tf.logical_and(step < end, tf.logical_not(tf.reduce_any(flags)))
 
         def body(step: tf.Tensor, flags: tf.Tensor, waited: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            # Each op takes its turn among those that are ready, so these dependencies keep the clock before the work.
+            # Ops that are ready are queued, so these dependencies make the clock run before the work.
             asked = _time_after([waited])
             with tf.control_dependencies([asked]), named_scope("batch"):
                 batches = [batch(tf.identity(step)) for batch in self._batches]
@@ -120,19 +120,19 @@ class ChunkLoop:
                 waited += ready - asked
             return step + 1, flags, waited
 
-        shapes = [tf.TensorShape([]), tf.TensorShape([None]), tf.TensorShape([])]  # the trace shows how many vetoes
+        shapes = [tf.TensorShape([]), tf.TensorShape([None]), tf.TensorShape([])]  # tracing shows the number of vetoes
         initial = [start, tf.zeros([0], tf.bool), tf.constant(0.0, tf.float64)]
         return tf.while_loop(go_on, body, initial, shape_invariants=shapes)
 
 
 def _time_after(done: list[tf.Operation | tf.Tensor]) -> tf.Tensor:
-    """Return the clock when ops have run and tensors are there, in seconds: float64 scalar."""
+    """Return the time after ops have run and tensors are ready, in seconds: float64 scalar."""
     with tf.device(HOST), tf.control_dependencies(done), named_scope("clock"):
         return tf.timestamp()
 
 
 def _refuse_shared(calls: list[tf.Operation]) -> None:
-    """Refuse steps of several replicas that TensorFlow would run one after the other."""
+    """Raise an error if steps of several replicas share a resource: TensorFlow would run them sequentially."""
     seen: set[int] = set()
     for tensor in (each for call in calls for each in {id(t): t for t in call.inputs}.values()):
         if tensor.dtype == tf.resource and id(tensor) in seen:
@@ -144,7 +144,7 @@ def _refuse_shared(calls: list[tf.Operation]) -> None:
 
 
 def _writes_since(count: int) -> list[tf.Operation]:
-    """Return what may write a variable among the ops of the graph being traced, without its first `count` ones."""
+    """Return the ops that may write a variable in the graph being traced, without its first `count` ops."""
     operations = tf.compat.v1.get_default_graph().get_operations()[count:]
     return [each for each in operations if each.op_def.is_stateful and each.type not in READING_OPS]
 
@@ -155,8 +155,8 @@ PYTHON_OPS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 def use_xla(mode: str, hooks: Iterable[GraphHook], *, replicas: int = 1) -> bool:
     """Return whether to compile the step with XLA.
 
-    "auto" compiles on a GPU, and not on a CPU: there TensorFlow's own kernels were measured faster, for products 1.2 to
-    2.5 times, for convolutions up to 100 times.
+    "auto" compiles on a GPU but not on a CPU, where TensorFlow's own kernels were faster in measurements: 1.2 to 2.5
+    times for products, up to 100 times for convolutions.
     """
     blocking = [hook.name for hook in hooks if not hook.supports_xla]
     if mode == "on" and blocking:
@@ -184,7 +184,7 @@ def python_ops(graph: tf.Graph) -> list[str]:
 
 
 def keep_xla_off(mode: str, ops: Sequence[str]) -> None:
-    """Say that XLA stays off because of ops in the step that call Python."""
+    """Warn that XLA stays off because ops in the step call Python; raise an error if mode is "on"."""
     reason = f"the step calls Python at {ops[0]}{f' and {len(ops) - 1} more ops' if len(ops) > 1 else ''}"
     if mode == "on":
         raise UserError(
@@ -196,7 +196,7 @@ def keep_xla_off(mode: str, ops: Sequence[str]) -> None:
 
 VARIABLES = "variables"
 MEASURES = "metrics"
-"""Where the outputs of a branch are shown: they go into the sums of the metrics."""
+"""Scope in which the outputs of a branch are shown, as they are added to the sums of the metrics."""
 LOOP = "while/"
 """The prefix that TensorFlow gives all names in the body of a loop."""
 
@@ -204,10 +204,10 @@ LOOP = "while/"
 def step_graph(
     graph: tf.Graph, commits: Iterable[tf.Graph], variables: Mapping[str, tf.Variable]
 ) -> tf.compat.v1.GraphDef:
-    """Return the ops of a traced step in one graph, before anything compiles or optimizes them, without dead ones.
+    """Return the ops of a traced step in one graph, before compilation or optimization, without dead ops.
 
-    The branch that writes is inlined, and its writing ops wait for the deciding op. A variable is one node,
-    "variables/<name>".
+    The branch that writes is inlined, and its writing ops get a control dependency on the deciding op. Each variable is
+    one node, "variables/<name>".
     """
     handles = {id(variable.handle): f"{VARIABLES}/{name}" for name, variable in variables.items()}
     branches = [each for each in dict.fromkeys(commits) if each is not graph]
@@ -217,19 +217,19 @@ def step_graph(
         nodes.add(function, definition)
     for branch in branches:
         nodes.join(branch)
-    # What a loop's body passes to its next iteration is no part of the step.
+    # Values that a loop's body passes to its next iteration are not part of the step.
     is_body = any(operation.name.startswith(LOOP) for operation in graph.get_operations())
     nodes.keep_ancestors([] if is_body else [_tensor_name(each) for each in getattr(graph, "outputs", ())])
     return nodes.definition(traced[graph])
 
 
 class _Nodes:
-    """The nodes of functions that are joined into one graph, by their names in these functions."""
+    """The nodes of functions that are merged into one graph, by their names in these functions."""
 
     def __init__(self, functions: Sequence[tf.Graph], handles: Mapping[int, str]) -> None:
         self.found: dict[str, tf.compat.v1.NodeDef] = {}
         self.same: dict[str, str] = {}  # tensors of a function to those of another, or to variables, as input names
-        self.shown: dict[str, str] = {}  # names to show where they differ
+        self.shown: dict[str, str] = {}  # displayed names that differ from the actual ones
         self.roots: list[str] = []  # nodes that may change a variable
         self._functions = functions
         self._handles = handles
@@ -247,7 +247,7 @@ class _Nodes:
                 self.roots.append(operation.name)
 
     def _source(self, tensor: tf.Tensor) -> str | None:
-        """Return the input name of what was captured; None for a value from outside the step."""
+        """Return the input name of a captured tensor; None for a value from outside the step."""
         if tf.is_symbolic_tensor(tensor):
             graph = tensor.graph
             if graph in self._functions:
@@ -260,7 +260,7 @@ class _Nodes:
         return name
 
     def join(self, branch: tf.Graph) -> None:
-        """Replace the outputs of the op with this branch by those of the branch; only its condition stays."""
+        """Replace the outputs of the op that has this branch by those of the branch; keep only the op's condition."""
         node = next(
             each
             for each in self.found.values()
@@ -281,7 +281,7 @@ class _Nodes:
             del node.attr[attribute]  # a function that is shown nowhere
 
     def _followed(self, name: str) -> str:
-        """Return the name of the node that an input really comes from; `same` has no control inputs."""
+        """Return the name of the input's original source; `same` has no control inputs."""
         while name in self.same:
             name = self.same[name]
         return name
@@ -313,7 +313,7 @@ class _Nodes:
         return graph
 
     def _short_names(self) -> dict[str, str]:
-        """Return the names to show, each once: without those of the loop and of branches."""
+        """Return unique names to show, without the prefixes of the loop and of branches."""
         names: dict[str, str] = {}
         taken: set[str] = set()
         for name in sorted(self.found, key=lambda each: each in self.shown):
@@ -324,7 +324,7 @@ class _Nodes:
 
 
 def _tensor_name(tensor: tf.Tensor) -> str:
-    """Return the name of a tensor as the input of a node."""
+    """Return the name of a tensor in the form of a node's input."""
     return tensor.name.removesuffix(":0")
 
 

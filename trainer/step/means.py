@@ -1,4 +1,4 @@
-"""Means over the examples of a batch, by their weights, and by how many values of each count."""
+"""Means over the examples of a batch, weighted per example and by the number of values that count in each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hookline.trainer.objective import SAMPLE_WEIGHTS, Batch, ObjectiveOutput
 
 
 class Parts:
-    """A batch cut into equal parts; entries that do not have one row per example go whole into each part."""
+    """A batch split into equal parts; entries without one row per example are passed whole to each part."""
 
     def __init__(self, batch: Batch, count: int, received: str) -> None:
         examples = tf.nest.flatten(batch["inputs"])[0].shape[0]
@@ -69,7 +69,7 @@ def weighted_mean(name: str, value: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
 
 
 def check_examples(kind: str, values: Mapping[str, tf.Tensor], batch: Batch) -> None:
-    """Refuse losses or metrics with more or fewer values than the batch has examples."""
+    """Raise an error if losses or metrics have more or fewer values than the batch has examples."""
     examples = tf.nest.flatten(batch["inputs"])[0].shape[0]
     for name, value in values.items():
         shape = tf.convert_to_tensor(value).shape
@@ -80,12 +80,12 @@ def check_examples(kind: str, values: Mapping[str, tf.Tensor], batch: Batch) -> 
 
 
 def any_of_batch(values: Mapping[str, tf.Tensor]) -> bool:
-    """Return whether a loss or metric is one number for the batch."""
+    """Return whether any loss or metric is a scalar for the whole batch."""
     return any(tf.convert_to_tensor(value).shape.rank == 0 for value in values.values())
 
 
 def average_output(output: ObjectiveOutput, batch: Batch) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-    """Return the losses, sum(w * loss) / n, and the metrics, sum(w * metric) / sum(w), with Keras's sample weights."""
+    """Return the losses, sum(w * loss) / n, and the metrics, sum(w * metric) / sum(w), as with Keras sample weights."""
     weights, own = example_weights(batch), sample_weights(batch)
     losses = output.losses
     if SAMPLE_WEIGHTS in batch:
@@ -108,11 +108,11 @@ def average_output(output: ObjectiveOutput, batch: Batch) -> tuple[dict[str, tf.
 
 
 COUNTS = "mean_counts/"
-"""Before the names of `mean_counts`, in a batch that is a part of another: those of the whole, scalars."""
+"""Prefix of the `mean_counts` of a whole batch (scalars) in a batch that is a part of it."""
 
 
 def mean_counts(output: ObjectiveOutput, batch: Batch) -> dict[str, tf.Tensor]:
-    """Return the means of `counts` over a batch by "loss/<name>" and "metric/<name>", or of what it is a part of."""
+    """Return the means of `counts` over a batch, or the batch it is a part of, by "loss/<name>" and "metric/<name>"."""
     kinds = (("loss", output.losses, example_weights(batch)), ("metric", output.metrics, sample_weights(batch)))
     found: dict[str, tf.Tensor] = {}
     for kind, table, weights in kinds:

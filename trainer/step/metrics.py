@@ -23,18 +23,18 @@ Scalars: TypeAlias = "dict[str, tf.Tensor]"
 
 @dataclass
 class Computed:
-    """What an objective computed for one batch, averaged over its examples."""
+    """The results of an objective for one batch, averaged over its examples."""
 
-    losses: dict[str, tf.Tensor]  # scalars, with those of layers and hooks, and "total"
+    losses: dict[str, tf.Tensor]  # scalars, including those of layers and hooks, and "total"
     metrics: dict[str, tf.Tensor]  # scalars
     collected: dict[str, tf.Tensor]  # tensors [batch, ...] that an evaluation keeps
     counts: dict[str, tf.Tensor] = field(default_factory=dict)  # as `mean_counts` returns them
-    of_batch: bool = False  # whether a loss or metric was one number for the batch, whatever weights its examples have
+    of_batch: bool = False  # whether a loss or metric was one number for the batch, regardless of example weights
 
 
 @dataclass
 class StepResult:
-    """What one traced step returns, or one run of an objective."""
+    """The results of one traced step, or of one run of an objective."""
 
     sums: dict[str, SumAndCount] = field(default_factory=dict)  # by metric
     vetoes: dict[str, tf.Tensor] = field(default_factory=dict)  # bool scalars; True held the step back
@@ -42,7 +42,7 @@ class StepResult:
     overflow: tf.Tensor | None = None  # bool scalar, whether gradients overflowed for the loss scale; None without one
 
     def add(self, run: StepResult, prefix: str) -> None:
-        """Add one more run of an objective: metrics become averages over its runs."""
+        """Add one more run of an objective; metrics are averaged over its runs."""
         for name, (total, count) in run.sums.items():
             before = self.sums.get(prefix + name, (0.0, 0.0))
             self.sums[prefix + name] = (before[0] + total, before[1] + count)
@@ -54,7 +54,7 @@ class StepResult:
 
 
 def unless(stops: Sequence[tf.Tensor], write: Callable[[], Scalars]) -> tuple[tf.Tensor, Scalars]:
-    """Write in a branch that is taken only when nothing stops the step; where nothing can, there is no branch."""
+    """Write in a branch that is taken only if no flag in `stops` is True; without flags, there is no branch."""
     if not stops:
         with named_scope("metrics"):  # where it is counted
             committed = tf.constant(True)
@@ -65,7 +65,7 @@ def unless(stops: Sequence[tf.Tensor], write: Callable[[], Scalars]) -> tuple[tf
 
 
 def when(flag: tf.Tensor, compute: Callable[[], Scalars], *, name: str | None = None) -> tuple[tf.Tensor, Scalars]:
-    """Return the flag and float32 scalars by name, computed in a branch that is taken where it is True; else zeros."""
+    """Return the flag, and float32 scalars by name, computed in a branch if the flag is True, else zeros."""
     if tf.get_static_value(flag):
         return flag, compute()
     names: list[str] = []
@@ -83,12 +83,12 @@ def when(flag: tf.Tensor, compute: Callable[[], Scalars], *, name: str | None = 
 
 
 def either(known: tf.Tensor | None, flag: tf.Tensor) -> tf.Tensor:
-    """Return whether one of two flags is raised; the first may not exist."""
+    """Return the logical or of two flags, of which the first may be None."""
     return flag if known is None else tf.logical_or(known, flag)
 
 
 def check_sample_weights(objective: Objective, losses: Mapping[str, tf.Tensor], batch: Batch) -> None:
-    """Refuse sample weights for an objective without a loss for each example."""
+    """Raise an error if there are sample weights, but the objective has no loss per example."""
     if SAMPLE_WEIGHTS in batch and all(value.shape.rank == 0 for value in losses.values()):
         raise UserError(
             f"There are sample weights, but no loss of '{objective.name}' is one for each example: "
@@ -97,7 +97,7 @@ def check_sample_weights(objective: Objective, losses: Mapping[str, tf.Tensor], 
 
 
 class Accumulators:
-    """Sums and counts of metrics in a variable [metrics, 2], added to inside the graph, read and reset outside."""
+    """Sums and counts of metrics in a variable [metrics, 2], updated inside the graph, read and reset outside."""
 
     def __init__(self) -> None:
         self.names: list[str] = []  # set while the step is traced; until then the variable has an open shape
@@ -110,34 +110,34 @@ class Accumulators:
         self.variable.assign_add(sums)
 
     def is_empty(self) -> tf.Tensor:
-        """Return whether no step was counted since the reset: a bool scalar, inside the graph."""
+        """Return whether no step has been counted since the last reset: a bool scalar, inside the graph."""
         return tf.reduce_all(self.variable[:, 1] == 0.0)
 
     def reset(self) -> None:
         self.variable.assign(tf.zeros([len(self.names), 2]))
 
     def reset_others(self) -> None:
-        """Set all to zero if the variable was given sums of other metrics, as a run of another version leaves them."""
+        """Set all to zero if the variable holds sums of other metrics, such as from a run of another version."""
         if self.variable.numpy().shape != (len(self.names), 2):
             self.reset()
 
     def read(self) -> dict[str, float]:
-        """Return the averages by name; a metric without a count is left out."""
+        """Return the averages by name, without metrics that have a count of 0."""
         values = self.variable.numpy()
         return {name: float(total / count) for name, (total, count) in zip(self.names, values, strict=True) if count}
 
 
 BEFORE, AFTER = "grad_norm/before", "grad_norm/after"
 SAMPLED_EVERY = 7
-"""Steps from one sample of the norms of gradients, and of what hooks measure, to the next; the first step of a report
-is sampled, too. Reading every gradient and kernel once more in every step costs up to a tenth of the speed. A prime
-avoids resonance with masks and schedules, whose periods are mostly multiples of ten."""
+"""Steps between samples of the gradient norms and of the hooks' measures; a report's first step is sampled, too.
+Reading every gradient and kernel again in every step would cost up to a tenth of the speed. A prime avoids resonance
+with masks and schedules, which mostly have periods that are multiples of ten."""
 
 
 class GradientNorms:
-    """The norms of the gradients of one run of an objective, before and after each hook that may change them.
+    """The gradient norms of one run of an objective, before and after each hook that may change the gradients.
 
-    A norm is that of all gradients of a network together, sqrt(sum_i ||g_i||^2), in float32, of the whole batch and
+    Each is the global norm of a network's gradients, sqrt(sum_i ||g_i||^2), in float32, over the whole batch and
     without the loss scale. A gradient that a hook left unchanged is read once.
     """
 
@@ -148,21 +148,21 @@ class GradientNorms:
             self._note(network, BEFORE, each)
 
     def add(self, hook: GraphHook, gradients: Gradients) -> None:
-        """Note what a hook passed on."""
+        """Record the gradients that a hook returned."""
         if type(hook).transform_gradients is not GraphHook.transform_gradients:
             self._note(hook.network, f"{AFTER}/{hook.key}", gradients)
             self._note(hook.network, AFTER, gradients)
 
     def _note(self, network: str, name: str, gradients: Gradients) -> None:
         name = f"{network}/{name}" if self._several else name
-        self._noted.pop(name, None)  # the last one goes last
+        self._noted.pop(name, None)  # so that the latest is last
         self._noted[name] = [value for value in gradients.values() if value is not None]
 
     def compute(self) -> dict[str, tf.Tensor]:
         """Return the norms by name, float32 scalars."""
         squares: dict[int, tf.Tensor] = {}
         for value in (value for values in self._noted.values() for value in values):
-            if id(value) not in squares:  # rows that slices name several times count as their sum
+            if id(value) not in squares:  # rows that occur several times in slices are summed
                 squares[id(value)] = 2.0 * tf.nn.l2_loss(tf.cast(tf.convert_to_tensor(value), tf.float32))
         return {
             name: tf.sqrt(tf.reduce_sum([squares[id(value)] for value in values])) if values else tf.constant(0.0)
@@ -175,7 +175,7 @@ def weigh_losses(
 ) -> dict[str, tf.Tensor]:
     """Return the losses of an objective, each example's multiplied by the weight of its class or mixture of classes.
 
-    They are divided by the number of examples, not by the sum of their weights, as Keras does for `class_weight`.
+    Their means divide by the number of examples, not by the sum of the weights, as in Keras for `class_weight`.
     """
     if SOFT_TARGETS in batch:
         own = tf.linalg.matvec(batch[SOFT_TARGETS], weights)
@@ -188,7 +188,7 @@ def weigh_losses(
 
 
 def check_class_losses(objectives: Sequence[Objective]) -> None:
-    """Refuse weights of classes where no objective has a loss for them."""
+    """Raise an error if no objective has a loss that class weights apply to."""
     if not any(objective.class_losses for objective in objectives):
         names = ", ".join(f"'{objective.name}'" for objective in objectives)
         raise UserError(
@@ -198,18 +198,18 @@ def check_class_losses(objectives: Sequence[Objective]) -> None:
 
 
 INITIAL, FLOOR, CEILING = 2.0**15, 1.0, 2.0**60
-"""Powers of two: scaling by them is exact. Nothing overflows at the ceiling where all gradients are 0."""
+"""Powers of two, so that scaling is exact. The ceiling prevents overflow of the scale while all gradients are 0."""
 GROWTH_STEPS = 2000
-MANTISSA_BITS, BIAS = 23, 127  # of float32: below its exponent, and added to it
+MANTISSA_BITS, BIAS = 23, 127  # of float32: the bits below its exponent, and the exponent's bias
 
 
 class LossScale:
     """The factor by which the loss is multiplied before it is differentiated.
 
-    float16 has no numbers below 6e-8, so small gradients become 0. The gradient of scale * loss is larger by the scale;
-    divided by it in float32, it is the true one. Where it overflows, the step is left out and the scale halved; after
-    2000 steps without overflow it is doubled (Micikevicius et al., "Mixed Precision Training", ICLR 2018, section 3.2).
-    A loss that is itself not finite is no overflow, nor is a gradient at the floor: no lower scale would help.
+    float16 has no positive numbers below 6e-8, so small gradients underflow to 0. The gradient of scale * loss is
+    larger by the scale; dividing by it in float32 gives the true one. If it overflows, the step is skipped and the
+    scale halved; after 2000 steps without overflow it is doubled (Micikevicius et al., "Mixed Precision Training", ICLR
+    2018, section 3.2). A non-finite loss is not an overflow, nor is a gradient at the floor: no lower scale helps.
     """
 
     def __init__(self) -> None:
@@ -218,27 +218,27 @@ class LossScale:
         self.overflow_steps = tf.Variable(0, trainable=False, dtype=tf.int64, name="overflow_steps")
 
     def state(self) -> dict[str, tf.Variable]:
-        """Return the variables by name; they are in every checkpoint."""
+        """Return the variables by name; every checkpoint contains them."""
         return {"value": self.value, "finite_steps": self.finite_steps, "overflow_steps": self.overflow_steps}
 
     def divided(self, gradients: Gradients) -> Gradients:
-        """Return the gradients of the loss."""
+        """Return the gradients divided by the scale."""
         return {
             name: None if value is None else value / tf.cast(self.value, value.dtype)
             for name, value in gradients.items()
         }
 
     def inner(self) -> tf.Tensor:
-        """Return the scale of gradients inside a loss, such as those of a penalty: float32 scalar, a power of two.
+        """Return the scale of gradients inside a loss, such as in a gradient penalty: float32 scalar, a power of two.
 
-        Such a gradient is differentiated again, by scale / inner: the whole scale would only move the underflow to the
-        backward direction. The root of the scale, rounded down to a power of two, leaves room in both.
+        Such a gradient is differentiated again, with scale / inner: using the whole scale here would only move the
+        underflow to that second backward pass. The square root, rounded down to a power of two, leaves room in both.
         """
         exponent = tf.bitwise.right_shift(tf.bitcast(self.value, tf.int32), MANTISSA_BITS) - BIAS
         return tf.bitcast(tf.bitwise.left_shift(exponent // 2 + BIAS, MANTISSA_BITS), tf.float32)
 
     def overflow(self, loss: tf.Tensor, gradients: Iterable[Gradients], inner: Sequence[tf.Tensor] = ()) -> tf.Tensor:
-        """Return whether gradients overflowed for the scale: bool scalar."""
+        """Return whether gradients overflowed because of the scale: bool scalar."""
         present = [value for each in gradients for value in each.values() if value is not None]
         finite = [tf.reduce_all(tf.math.is_finite(value)) for value in present]
         lost = tf.logical_not(tf.reduce_all(tf.stack(finite))) if finite else tf.constant(False)
@@ -257,7 +257,7 @@ class LossScale:
 
 
 def check_optimizer(network: Network, *, scaled: bool) -> None:
-    """Refuse an optimizer with a scale of its own besides ours, and one that applies gradients only every few steps."""
+    """Raise an error if the optimizer has its own loss scale besides ours, or accumulates gradients itself."""
     optimizer = network.optimizer
     if scaled and isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         raise UserError(f"The optimizer of '{network.name}' is a LossScaleOptimizer. Expected its inner optimizer.")
@@ -270,7 +270,7 @@ def check_optimizer(network: Network, *, scaled: bool) -> None:
 
 
 Sum: TypeAlias = "tuple[StepContext, str, tf.Tensor]"
-"""Where a sum over the batch goes, its name there, and this replica's part of it."""
+"""The context that receives a sum over the batch, the name of the sum, and this replica's part of it."""
 EXAMPLES, SAMPLES, EQUAL = "examples", "samples", "equal"
 """How a replica's part is weighted in a mean: by its number of examples, by their sample weights, or equally."""
 
@@ -278,7 +278,7 @@ EXAMPLES, SAMPLES, EQUAL = "examples", "samples", "equal"
 def join_replicas(
     replica: Replica, gradients: dict[str, Gradients], contexts: Mapping[str, StepContext], computed: Computed
 ) -> dict[str, Gradients]:
-    """Return gradients of the mean loss over the replicas; put means of losses, metrics and statistics in place."""
+    """Return gradients of the mean loss over the replicas; replace losses, metrics and statistics by their means."""
     if replica.count == 1:
         return gradients
     for context in contexts.values():
@@ -293,7 +293,7 @@ def join_replicas(
         if _is_joined(value)
     ]
     batch = next(iter(contexts.values())).batch
-    # One sum for all: many small messages would each pay the network's latency.
+    # One sum for all: many small messages would each incur network latency.
     means = iter(mean_over_batch(replica, batch, [value for value, _ in given], [kind for _, kind in given]))
     joined = iter(
         [{name: next(means) if _is_joined(value) else value for name, value in table.items()} for table in tables]
@@ -308,10 +308,10 @@ def join_replicas(
 def mean_over_batch(
     replica: Replica, batch: Batch, means: Sequence[tf.Tensor], shares: Sequence[str] | None = None
 ) -> list[tf.Tensor]:
-    """Return the means over the examples of a whole batch, from those over this replica's part of it.
+    """Return the means over the examples of a whole batch, given those over this replica's part of it.
 
-    Parts have equally many examples. In a batch with weights, a part counts by the sum of its weights, as if one
-    replica had the whole batch.
+    Parts have equal numbers of examples. In a batch with weights, each part is weighted by the sum of its weights, as
+    if one replica had the whole batch.
     """
     if replica.count == 1 or not {"weights", SAMPLE_WEIGHTS} & batch.keys():
         return replica.mean(means)
@@ -331,7 +331,7 @@ def mean_over_batch(
 
 
 def with_counts(output: ObjectiveOutput, batch: Batch, replica: Replica) -> Batch:
-    """Return a batch with its mean counts over all replicas, by which each of its parts divides."""
+    """Return a batch along with its mean counts over all replicas, by which each of its parts divides."""
     means = mean_counts(output, batch)
     shares = [SAMPLES if name.startswith("metric/") else EXAMPLES for name in means]
     joined = mean_over_batch(replica, batch, list(means.values()), shares)
@@ -339,7 +339,7 @@ def with_counts(output: ObjectiveOutput, batch: Batch, replica: Replica) -> Batc
 
 
 def join_flags(replica: Replica, flags: dict[str, tf.Tensor], sums: Sequence[Sum]) -> dict[str, tf.Tensor]:
-    """Return the flags that any replica raised; put sums over the whole batch into the contexts, in one message."""
+    """Return flags that are True if any replica raised them; add sums over the batch to contexts, in one message."""
     given = [tf.cast(flag, tf.float32) for flag in flags.values()] if replica.count > 1 else []
     joined = replica.sum([*(value for _, _, value in sums), *given])
     for (context, name, _), value in zip(sums, joined, strict=False):
@@ -348,7 +348,7 @@ def join_flags(replica: Replica, flags: dict[str, tf.Tensor], sums: Sequence[Sum
 
 
 def _shared_state(context: StepContext, replica: Replica) -> dict[str, tf.Tensor]:
-    """Return the new state with the seed states that all replicas share; refuse state that would diverge."""
+    """Return the new state with the seed states that all replicas share; raise an error if state would diverge."""
     seeds = context.network.seed_names
     for name, value in context.new_state.items():
         if name not in seeds and not value.dtype.is_floating:
@@ -357,5 +357,5 @@ def _shared_state(context: StepContext, replica: Replica) -> dict[str, tf.Tensor
 
 
 def _is_joined(value: tf.Tensor | None) -> bool:
-    """Return whether a value is one that replicas compute from their parts; seed states are integers."""
+    """Return whether replicas compute a value from their parts, as for all floats; seed states are integers."""
     return value is not None and value.dtype.is_floating

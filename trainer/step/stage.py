@@ -1,4 +1,4 @@
-"""Hooks in a step: their order, scopes and errors of their stages, who takes part, and what a stage may return."""
+"""Hooks in a step: their order and participation, scopes and errors of their stages, and checks of returned values."""
 
 from __future__ import annotations
 
@@ -58,16 +58,16 @@ def order_hooks(hooks: Sequence[AnyHook]) -> list[AnyHook]:
 
 
 def declared_followers(hooks: Sequence[Hook]) -> dict[str, set[str]]:
-    """Return for each of ordered hooks the names of those that must come later, also over others in between."""
+    """Return for each of the ordered hooks the names of all that must come later, directly or indirectly."""
     named = {hook.name: hook for hook in hooks}
     followers = _edges(named)
-    for name in reversed(named):  # those that come later are complete already
+    for name in reversed(named):  # later ones are already complete
         followers[name] |= {far for near in followers[name] for far in followers[near]}
     return followers
 
 
 def _refuse_attributes(hook: Hook) -> None:
-    """Refuse declarations of another type, such as a name, whose letters would be taken for names."""
+    """Raise an error for declarations of a wrong type, such as a bare string: its letters would count as names."""
     for attribute in ("before", "after", "conflicts", "reads"):
         names = getattr(hook, attribute, ())
         if not isinstance(names, (tuple, list, set, frozenset)) or not all(isinstance(name, str) for name in names):
@@ -85,12 +85,12 @@ def _refuse_conflicts(named: Mapping[str, Hook]) -> None:
 
 
 def _called(hook: Hook) -> set[str]:
-    """Return what declarations of other hooks call it: its key, which a user may have chosen, and its file's name."""
+    """Return the names of a hook in other hooks' declarations: its key, which a user may choose, and its file name."""
     return {hook.key, type(hook).__module__.rpartition(".")[2]}
 
 
 def _edges(named: Mapping[str, Hook]) -> dict[str, set[str]]:
-    """Return for each hook the names of those that must come later; a declaration speaks of all instances of a hook."""
+    """Return for each hook the names of those that must come later; declarations apply to all instances of a hook."""
     followers: dict[str, set[str]] = {name: set() for name in named}
     instances: dict[str, list[str]] = {}
     for name, hook in named.items():
@@ -108,7 +108,7 @@ def _edges(named: Mapping[str, Hook]) -> dict[str, set[str]]:
 
 @contextmanager
 def python_errors() -> Iterator[None]:
-    """Raise the `UserError` that Python code in a graph raised, out of the error that TensorFlow wraps it into."""
+    """Re-raise a `UserError` from Python code in a graph, extracted from the error that TensorFlow wraps it in."""
     try:
         yield
     except tf.errors.OpError as error:
@@ -135,7 +135,7 @@ def in_stage(hook: Hook, stage: str, step: int | None = None) -> Iterator[None]:
 
 
 def takes_part(hook: GraphHook, objective: str, changes: Container[str]) -> bool:
-    """Return whether the stages of training are called for a hook within an objective."""
+    """Return whether the training stages of a hook are called for an objective."""
     return hook.network in changes and fnmatchcase(objective, hook.objective)
 
 
@@ -150,21 +150,21 @@ def taking_part(
 
 Returned = TypeVar("Returned")
 Check = Callable[[Any, "Facts"], "str | None"]
-"""Return in words what is wrong with a returned value; None if nothing is."""
+"""Return a description of what is wrong with a returned value; None if it is valid."""
 Fits = Callable[[Any, Any, "Facts"], bool]
-"""Return whether an entry of a dict fits, beside what was given under its name."""
+"""Return whether an entry of a dict is valid, compared with the value given under its name."""
 
 
 class Facts(NamedTuple):
-    """Hold what a return value is checked against."""
+    """The facts that a return value is checked against."""
 
-    given: Mapping[str, Any]  # what the stage was given, or speaks of, by name
-    more: Mapping[str, Any]  # what it may name besides
+    given: Mapping[str, Any]  # values that the stage was given, or refers to, by name
+    more: Mapping[str, Any]  # further values that it may name
     examples: int | None  # in the batch; None if that is unknown or does not matter
 
 
 def ask(hook: Hook, stage: str, *arguments: Any, step: int | None = None, **facts: Any) -> Any:
-    """Return what a stage of a hook returns, checked; see `in_stage` for `step`, `checked` for the facts."""
+    """Call a stage of a hook and return its checked result; see `in_stage` for `step`, `checked` for the facts."""
     with in_stage(hook, stage, step):
         return checked(hook, stage, getattr(hook, stage)(*arguments), **facts)
 
@@ -178,7 +178,7 @@ def checked(
     more: Mapping[str, Any] | None = None,
     batch: Batch | None = None,
 ) -> Returned:
-    """Return what a stage returned, after checking that it fits the stage."""
+    """Return the result of a stage, after checking that it fits the stage."""
     examples = tf.nest.flatten(batch["inputs"])[0].shape[0] if batch else None
     expected, wrong = EXPECTED[stage]
     if problem := wrong(value, Facts(given or {}, more or {}, examples)):
@@ -189,7 +189,7 @@ def checked(
 
 
 def refuse_repeated(hook: Hook, kind: str, added: Iterable[str], taken: Container[str]) -> None:
-    """Refuse names of losses or metrics that another hook, or the objective, already has."""
+    """Raise an error for names of losses or metrics that another hook, or the objective, already uses."""
     if repeated := sorted(name for name in added if name in taken):
         raise UserError(f"The hook '{hook.name}' adds {kind} named {repeated}, which exist already.")
 
@@ -222,7 +222,7 @@ def _whole(fits: Callable[[Any], bool]) -> Check:
 
 
 def _dict(fits: Fits, *, all_given: bool = False, others: bool = True) -> Check:
-    """Return the check of a dict by name: whether all given names are there, and whether others may be."""
+    """Return the check of a dict by name: `all_given` requires all given names, `others` allows other names."""
 
     def check(value: Any, facts: Facts) -> str | None:
         if not isinstance(value, Mapping):
@@ -241,7 +241,7 @@ def _dict(fits: Fits, *, all_given: bool = False, others: bool = True) -> Check:
 
 
 def _parts(kind: type, **checks: Check) -> Check:
-    """Return the check of an object by its parts."""
+    """Return the check of an object by its attributes."""
 
     def check(value: Any, facts: Facts) -> str | None:
         if not isinstance(value, kind):
@@ -276,7 +276,7 @@ SCALAR, PER_EXAMPLE, LIKE_GIVEN = "scalar", "per example", "like given"
 
 
 def _tensor(kinds: Sequence[str], *shapes: str) -> Fits:
-    """Return the check of a tensor: of one of the kinds of dtypes, and of one of the shapes, if there are any."""
+    """Return the check of a tensor: one of the kinds of dtypes, and one of the shapes, if any are given."""
 
     def fits(value: Any, given: Any, facts: Facts) -> bool:
         allowed = {SCALAR: [], PER_EXAMPLE: [facts.examples], LIKE_GIVEN: getattr(given, "shape", None)}
@@ -396,4 +396,4 @@ EXPECTED: dict[str, tuple[str, Check]] = {
     "advise": ("a list of lines, () for none", _NAMES),
     "warning": ("a line, or None", _whole(lambda value: isinstance(value, str | None))),
 }
-"""By stage: what is expected, in words and as a check. Stages that are not here return nothing."""
+"""By stage: a description and a check of the expected result. Stages that are not listed return nothing."""

@@ -1,4 +1,4 @@
-"""The trainer: one step over any networks, objectives and hooks, with computing and applying gradients kept apart."""
+"""The trainer: one step over any networks, objectives and hooks, which computes and applies gradients separately."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from hookline.trainer.step.stage import ask, checked, in_stage, order_hooks, ref
 
 @dataclass
 class HalfStep:
-    """One run of an objective between its gradients and what they change."""
+    """The state of an objective's run between computing its gradients and applying them."""
 
     objective: Objective
     update: int
@@ -48,27 +48,27 @@ class HalfStep:
     forward: Forward
     computed: Computed
     contexts: dict[str, StepContext]  # of the networks that may change; `gradients` of each go to the optimizer
-    begun: list[tf.Operation]  # of `Objective.begin`
+    begun: list[tf.Operation]  # ops from `Objective.begin`
     norms: Mapping[str, tf.Tensor]  # of the gradients before and after hooks
-    sampled: tf.Tensor  # whether norms and measures are taken in this step
-    held_back: tf.Tensor | None  # whether the step was held back before; None where nothing could
+    sampled: tf.Tensor  # whether norms and measures are sampled in this step
+    held_back: tf.Tensor | None  # whether the step was already held back; None if nothing could hold it back
     overflow: tf.Tensor | None
 
     @property
     def reported(self) -> dict[str, tf.Tensor]:
-        """Return the losses and the metrics by the names in reports."""
+        """Return the losses and the metrics by their names in reports."""
         losses = {f"loss/{name}": value for name, value in self.computed.losses.items()}
         return losses | {f"metric/{name}": value for name, value in self.computed.metrics.items()}
 
 
 class Trainer:
-    """Builds training steps.
+    """Build training steps.
 
     The order of a step: transform_weights, forward, losses, compute_gradients, transform_gradients, transform_state,
     UPDATE_OPS, apply_gradients under their control dependencies, project, measure. With several objectives, or several
-    updates of one, that is the order of each run of one: it begins with `Objective.begin`, and reads what the run
-    before left. A veto holds back its own run and all that comes after it in the step; what came before stays written,
-    and the run ends there without a checkpoint of it.
+    updates of one, each run of an objective follows this order: it begins with `Objective.begin`, and reads the values
+    that the previous run wrote. A veto holds back its own run and all later ones in the step; earlier writes remain,
+    and training ends there without a checkpoint of them.
     """
 
     def __init__(
@@ -89,13 +89,13 @@ class Trainer:
         self.objectives = list(objectives)  # in the order in which a step runs them
         self.hooks = order_hooks(hooks)  # in the order in which every stage calls them
         self.seed = seed
-        self.accumulation_steps = accumulation_steps  # micro batches in which a step computes its batch
-        self.class_weights = class_weights  # float32 [classes], of their losses in training
-        self.loss_scale = loss_scale  # of float16
-        self.replica = replica or Replica()  # whose part of every batch it trains on
-        self.sample_every = sample_every  # steps from one sample of the norms and of what hooks measure to the next
+        self.accumulation_steps = accumulation_steps  # micro batches per step
+        self.class_weights = class_weights  # float32 [classes], loss weights in training
+        self.loss_scale = loss_scale  # for float16
+        self.replica = replica or Replica()  # it trains on the part of every batch for this replica
+        self.sample_every = sample_every  # steps between samples of the norms and of the hooks' measures
         self.commits: list[writes.Commit] = []  # of the latest trace, one for each run of an objective
-        self.layer_losses = False  # whether layers add losses that are not of weights alone, as it was traced
+        self.layer_losses = False  # whether layers add losses that depend on more than weights, as traced
         check_ownership(networks, self.objectives)
         if class_weights is not None:
             check_class_losses(self.objectives)
@@ -107,7 +107,7 @@ class Trainer:
     def train_step(self, step: tf.Tensor, batch: Batch, *, sampled: tf.Tensor) -> StepResult:
         """Trace one step: every objective in order, each with its part of the batch.
 
-        `sampled`, a bool scalar, asks for a sample of the norms and of what hooks measure where none is due.
+        `sampled`, a bool scalar, requests a sample of the norms and of the hooks' measures even if none is due.
         """
         self.commits = []
         graph, result = tf.compat.v1.get_default_graph(), StepResult()
@@ -135,7 +135,7 @@ class Trainer:
         *,
         sampled: tf.Tensor,
     ) -> HalfStep:
-        """Trace a run of an objective up to the gradients that its optimizers get; held back if the step was before."""
+        """Trace a run of an objective up to its optimizers' gradients, given whether the step was already held back."""
         with named_scope("begin"):
             begun = writes.begin_run(objective, self.networks, held_back)
         with tf.control_dependencies(begun):
@@ -150,7 +150,7 @@ class Trainer:
         norms = GradientNorms(gradients)
         for name, context in contexts.items():
             context.gradients = gradients[name]
-        givers: dict[tuple[str, str], str] = {}  # of gradients that were None
+        givers: dict[tuple[str, str], str] = {}  # hooks that replaced a gradient of None
         for hook, context in taking_part(self.hooks, contexts):
             given = context.gradients
             context.gradients = ask(hook, "transform_gradients", dict(given), context, given=context.latent)
@@ -169,7 +169,7 @@ class Trainer:
     def _differentiate(
         self, objective: Objective, forward: Forward, batch: Batch
     ) -> tuple[Computed, dict[str, Gradients], tf.Tensor | None]:
-        """Return what an objective computes, its gradients, and whether they overflowed, joined over replicas."""
+        """Return an objective's results, its gradients, and whether they overflowed, joined over replicas."""
         changed = {name: forward.passes[name] for name in objective.trains}
         if objective.uneven and (self.accumulation_steps > 1 or self.replica.count > 1):
             from hookline.trainer.step.accumulate import counted  # few runs need it
@@ -198,7 +198,7 @@ class Trainer:
     def _gradient_points(
         self, contexts: Mapping[str, StepContext], gradients: Mapping[str, Gradients]
     ) -> dict[str, dict[str, tf.Tensor]]:
-        """Return where hooks want the gradients to be taken instead, by network; empty where none does."""
+        """Return the latent values at which hooks take the gradients instead, by network; empty if none does."""
         points: dict[str, dict[str, tf.Tensor]] = {}
         for hook, context in taking_part(self.hooks, contexts):
             if type(hook).gradient_point is not GraphHook.gradient_point:
@@ -210,7 +210,7 @@ class Trainer:
     def _second_pass(
         self, objective: Objective, first: Forward, points: Mapping[str, dict[str, tf.Tensor]]
     ) -> tuple[dict[str, Gradients], tf.Tensor | None]:
-        """Return the gradients at other latent values, and whether they overflowed; the first pass stays as it is."""
+        """Return the gradients at other latent values, and whether they overflowed; the first pass is not changed."""
         copied, context = copy(self), next(iter(first.passes.values())).context
         # Attributes that hooks set while they are traced belong to the first pass.
         copied.hooks = [copy(hook) for hook in self.hooks]
@@ -228,7 +228,7 @@ class Trainer:
             own = ask(hook, "batch_sums", context)
             sums += [(context, f"{hook.name}/{name}", value) for name, value in own.items()]
         vetoes = join_flags(self.replica, vetoes, sums)
-        # Ops added in the classic way while the forward pass was traced join those that the run began with.
+        # Ops that the forward pass added in TensorFlow 1 style run along with those from `Objective.begin`.
         pending = dict.fromkeys(writes.pending_update_ops(), writes.FORWARD) | dict.fromkeys(half.begun, writes.BEGIN)
         stops = [*(each for each in (half.held_back, half.overflow) if each is not None), *vetoes.values()]
         with tf.control_dependencies(pending):
@@ -239,7 +239,7 @@ class Trainer:
         return StepResult(sums_and_counts, vetoes, left_out, half.overflow)
 
     def _write(self, half: HalfStep, pending: Mapping[tf.Operation, str]) -> dict[str, tf.Tensor]:
-        """Write what a step writes, in order: UPDATE_OPS, apply, project; then measure. Record it."""
+        """Create the writes of a step, in order: UPDATE_OPS, apply, project; then measure. Record them."""
         graph, contexts = tf.compat.v1.get_default_graph(), half.contexts
         called = [name for name, each in half.forward.passes.items() if each.called]
         given = {name: dict(context.gradients) for name, context in contexts.items()}
@@ -256,7 +256,7 @@ class Trainer:
         record.note_hooks(hook for hook, _ in taking_part(self.hooks, contexts))
         with tf.control_dependencies(record.applied):
             for hook in self.hooks:
-                if hook.network in contexts:  # also where it takes no part: the promise is one about the network
+                if hook.network in contexts:  # even if it takes no part: its guarantee is about the network
                     ask(hook, "project", contexts[hook.network])
             measures = when(half.sampled, partial(self._measure, half))[1]
         self.commits.append(record)
@@ -274,7 +274,7 @@ class Trainer:
     ) -> Forward:
         """Return a forward pass with the weights of every network read and transformed.
 
-        The objective's name is empty for none in particular; `points` replace values of latent variables, by network.
+        `objective` is a name, or empty for no particular one; `points` replace values of latent variables, by network.
         """
         trains = next((each.trains for each in self.objectives if each.name == objective), tuple(self.networks))
         several = len(self.networks) > 1 or len(self.objectives) > 1
@@ -291,8 +291,8 @@ class Trainer:
         return Forward(passes, training, scale)
 
     def losses(self, objective: Objective, forward: Forward, batch: Batch) -> Computed:
-        """Run an objective, and average its losses, with those of layers and hooks, and its metrics."""
-        for each in forward.passes.values():  # in an evaluation, other objectives have used them before
+        """Run an objective, and average its metrics and its losses, including those of layers and hooks."""
+        for each in forward.passes.values():  # in an evaluation, earlier objectives have used them
             each.layer_losses, each.losses_of_batch = [], False
         with named_scope("losses"):
             output = objective.compute(forward, batch)
@@ -333,8 +333,8 @@ class Trainer:
     ) -> dict[str, Gradients]:
         """Return the gradients of a loss with respect to the latent variables that the passes read, by network.
 
-        With `upstream`, `loss` is the tensors through which the loss depends on these variables, and `upstream` the
-        gradients with respect to them, times the loss scale. `tf.gradients` honours both custom_gradient and
+        With `upstream`, `loss` lists the tensors through which the loss depends on these variables, and `upstream` the
+        gradients with respect to these tensors, times the loss scale. `tf.gradients` honours both custom_gradient and
         gradient_override_map.
         """
         latent = [(name, key, tensor) for name, each in passes.items() for key, tensor in each.context.latent.items()]
@@ -353,9 +353,9 @@ class Trainer:
         return None if self.loss_scale is None else tf.convert_to_tensor(self.loss_scale.value)
 
     def apply_gradients(self, network: Network, gradients: Gradients) -> None:
-        """Let the network's optimizer apply gradients by variable name; variables whose gradient is None stay.
+        """Apply gradients by variable name with the network's optimizer; variables with gradient None stay unchanged.
 
-        An optimizer with a loss scale divides them by it: it gets them times the scale, and hooks see the true ones.
+        An optimizer with a loss scale divides by it, so it gets gradients times the scale; hooks get the true ones.
         """
         pairs = [(gradients[name], v) for name, v in network.trainable_variables.items() if gradients[name] is not None]
         if pairs:
@@ -364,7 +364,7 @@ class Trainer:
                 network.optimizer.apply(scaled, [variable for _, variable in pairs])
 
     def _vetoes(self, half: HalfStep) -> dict[str, tf.Tensor]:
-        """Return the hooks' vetoes, bool scalars by name; none is raised where gradients overflowed."""
+        """Return the hooks' vetoes, bool scalars by name; none is raised if gradients overflowed."""
         vetoes: dict[str, tf.Tensor] = {}
         for hook, context in taking_part(self.hooks, half.contexts):
             for name, flag in ask(hook, "veto", context).items():
@@ -384,7 +384,7 @@ class Trainer:
         return measures
 
     def _sums(self, half: HalfStep, measures: Mapping[str, tf.Tensor], committed: tf.Tensor) -> dict[str, SumAndCount]:
-        """Return all that the run reports, as sums and counts over the steps that are written."""
+        """Return all reported values of the run, as sums and counts over the steps that are written."""
         with named_scope("metrics"):
             means = mean_over_batch(self.replica, half.batch, list(measures.values()))
             count = tf.cast(committed, tf.float32)

@@ -1,4 +1,4 @@
-"""What a step writes: found in its graph, collected in UPDATE_OPS, recorded and audited."""
+"""The writes of a step: found in its graph, collected in UPDATE_OPS, recorded and audited."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ READING_OPS = frozenset(
 """Ops that take a variable's handle and only read the variable. Any other op that takes one may write it."""
 PASSING_OPS = ("Identity", "IdentityN")
 WRITING_OPS = ("AssignVariable", "AssignAdd", "AssignSub", "ResourceScatter", "ResourceStridedSliceAssign")
-"""How the names of ops begin that write the variable whose handle they take first."""
+"""Prefixes of op types that write the variable of their first input, a handle."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Write:
 
 
 def all_writes(operations: Iterable[tf.Operation]) -> list[Write]:
-    """Return what ops, and every function that they call, may write, in order."""
+    """Return the writes that ops, and all functions that they call, may perform, in order."""
     return list(_writes(operations, {}))
 
 
@@ -70,13 +70,13 @@ def inner_graphs(operation: tf.Operation) -> list[tf.Graph]:
         elif attribute.type == "list(func)":
             names += [each.name for each in operation.get_attr(attribute.name)]
     found = (operation.graph._get_function(name) for name in names if name)
-    # A Defun of TensorFlow 1, such as the loop in tf.nn.ctc_loss, has no graph: `_writes` then takes its op as one that
-    # writes every variable whose handle it takes. That loop takes none.
+    # A TensorFlow 1 Defun, such as the loop in tf.nn.ctc_loss, has no graph: `_writes` then assumes that its op writes
+    # every variable among its inputs. That loop has none.
     return [graph for function in found if (graph := getattr(function, "graph", None)) is not None]
 
 
 def all_operations(operations: Iterable[tf.Operation]) -> Iterator[tf.Operation]:
-    """Yield ops, and those of every function that they call."""
+    """Yield ops, and the ops of every function that they call."""
     for operation in operations:
         yield operation
         for function in inner_graphs(operation):
@@ -105,7 +105,7 @@ def writes_of(operations: Iterable[tf.Operation], names: Mapping[int, str]) -> d
 
 
 def names_by_handle(contexts: Mapping[str, StepContext]) -> dict[int, str]:
-    """Return what variables of networks are called, by the identity of their handles."""
+    """Return the names of the networks' variables by the identity of their handles."""
     return {
         id(variable.value.handle): label(network, name, contexts)
         for network, context in contexts.items()
@@ -114,39 +114,39 @@ def names_by_handle(contexts: Mapping[str, StepContext]) -> dict[int, str]:
 
 
 def label(network: str, name: str, networks: Collection[str]) -> str:
-    """Return the name of a variable, with its network where there are several: their paths may be the same."""
+    """Return the name of a variable, prefixed with its network if there are several, since paths may be the same."""
     return name if len(networks) == 1 else f"{network}/{name}"
 
 
 FORWARD, TRAINER, BEGIN = "the forward pass", "the trainer", "begin"
-"""Who adds to UPDATE_OPS besides hooks: code of the classic style, the trainer (new state), `Objective.begin`."""
+"""Origins of UPDATE_OPS besides hooks: code in TensorFlow 1 style, the trainer (new state), `Objective.begin`."""
 
 
 @dataclass
 class Commit:
-    """What one run of an objective writes, as it was traced."""
+    """The writes of one run of an objective, as traced."""
 
     objective: str
     graph: tf.Graph
-    update: int = 0  # which of the objective's runs in the step this is
+    update: int = 0  # index of this run among the objective's runs in the step
     runs: list[str] = field(default_factory=list)  # networks that the objective's forward pass called
-    gradients: dict[str, Gradients] = field(default_factory=dict)  # what the optimizers were given, by network
+    gradients: dict[str, Gradients] = field(default_factory=dict)  # passed to the optimizers, by network
     update_ops: list[tf.Operation] = field(default_factory=list)  # in UPDATE_OPS when the optimizer was called
-    # Who put each op into UPDATE_OPS, in order. A veto puts the writes into a branch: ops of the graph around it, too.
+    # Origin of each op in UPDATE_OPS, in order; with a veto, writes are in a branch, and outer ops are included, too.
     added_by: dict[tf.Operation, str] = field(default_factory=dict)
     apply_ops: dict[str, list[tf.Operation]] = field(default_factory=dict)  # of the optimizer, by trainable variable
     # For each hook, the ops that write each of the variables that it declares to write.
     hook_writes: dict[str, dict[str, list[tf.Operation]]] = field(default_factory=dict)
-    missing_gradients: list[str] = field(default_factory=list)  # trainable variables without one, and not frozen
+    missing_gradients: list[str] = field(default_factory=list)  # trainable variables that have none and are not frozen
     dropped_state: list[str] = field(default_factory=list)  # state that the forward pass changes and no op writes
 
     @property
     def applied(self) -> list[tf.Operation]:
-        """Return all ops by which the optimizer wrote."""
+        """Return all ops with which the optimizer writes."""
         return [operation for operations in self.apply_ops.values() for operation in operations]
 
     def note_hooks(self, hooks: Iterable[GraphHook]) -> None:
-        """Note what hooks declare to write, with the ops of the graph that write it."""
+        """Record the variables that hooks declare to write, with the ops of the graph that write them."""
         operations = self.graph.get_operations()
         for hook in hooks:
             if declared := hook.declare().writes:
@@ -161,7 +161,7 @@ def pending_update_ops() -> list[tf.Operation]:
     """Return the ops of the graph being traced that are in UPDATE_OPS."""
     graph = tf.compat.v1.get_default_graph()
     operations = []
-    for item in tf.compat.v1.get_collection(COLLECTION):  # it also shows the ops of graphs around and inside
+    for item in tf.compat.v1.get_collection(COLLECTION):  # it also returns ops of outer and inner graphs
         operation = _operation(item)
         if operation is None or with_outer_graphs(graph)[-1] not in with_outer_graphs(operation.graph):
             raise UserError(
@@ -179,7 +179,7 @@ def collect_updates(
     changed_state: Mapping[str, Collection[str]],
     record: Commit,
 ) -> None:
-    """Fill UPDATE_OPS: state, then hooks in order; record what is there, who added it and what it writes."""
+    """Fill UPDATE_OPS: state, then hooks in order; record the ops, their origins and their writes."""
     graph = record.graph
     start = len(graph.get_operations())
     for context in contexts.values():
@@ -212,7 +212,7 @@ def _add(item: Any) -> None:
 
 
 def _unfrozen(hooks: Sequence[GraphHook], variables: Mapping[str, Collection[str]]) -> list[str]:
-    """Return those of the variables, names by network, that no hook declares frozen."""
+    """Return the variables, given as names by network, that no hook declares frozen."""
     found = []
     for network, names in variables.items():
         frozen = {name for hook in hooks if hook.network == network for name in hook.declare().frozen}
@@ -229,7 +229,7 @@ def _checked_update(source: str, method: str, item: Any, made: Sequence[tf.Opera
             "this step: return what assign, assign_add or scatter_sub returned. What was made outside (eagerly, in "
             "another trace, stage or inner graph) would not run with this step's updates."
         )
-    # What is stateful and does not only read may write, itself or in a function that it calls.
+    # A stateful op that does not only read may write, itself or in a function that it calls.
     before = {operation, *ancestors(operation)} & {*made}
     if not any(each.op_def.is_stateful and each.type not in READING_OPS for each in before):
         raise UserError(
@@ -240,7 +240,7 @@ def _checked_update(source: str, method: str, item: Any, made: Sequence[tf.Opera
 
 
 def _operation(item: Any) -> tf.Operation | None:
-    """Return the op behind an op, a tensor or the variable that an assignment returns in a function; None of others."""
+    """Return the op of an op, a tensor, or the variable that an assignment returns in a function; None for others."""
     operation = item if isinstance(item, tf.Operation) else getattr(item, "op", None)
     return operation if isinstance(operation, tf.Operation) else None
 
@@ -253,7 +253,7 @@ def _described(item: Any) -> str:
 
 
 def audit(commit: Commit) -> None:
-    """Refuse a step whose update ops do not run before the apply, or do not run at all."""
+    """Check that no gradient, state or declared write is missing, and that all update ops run before the apply."""
     if commit.missing_gradients:
         raise UserError(
             f"No gradient reaches {', '.join(commit.missing_gradients)} in objective '{commit.objective}'. Expected "
@@ -295,7 +295,7 @@ def refuse_foreign(
     networks: Mapping[str, Network],
     objectives: Sequence[Objective],
 ) -> None:
-    """Refuse ops of an objective that write variables of networks that it may not change."""
+    """Raise an error if ops of an objective write variables of networks that it may not change."""
     owners: dict[int, tuple[str, str]] = {}
     for network in networks.values():
         own = {**network.variables, **{f"optimizer/{k}": v for k, v in network.optimizer_variables.items()}}
@@ -315,7 +315,7 @@ def refuse_foreign(
 def refuse_double_writes(
     hooks: Sequence[GraphHook], contexts: Mapping[str, StepContext], made: Mapping[str, Sequence[tf.Operation]]
 ) -> None:
-    """Refuse update ops that write a variable in an undeclared order; one hook may write it several times."""
+    """Raise an error if hooks write a variable that the step writes, too, or one variable in an undeclared order."""
     step_writes = {
         id(context.network.variables[name].value.handle) for context in contexts.values() for name in context.new_state
     }
@@ -343,7 +343,7 @@ def refuse_double_writes(
 def refuse_thawed(
     hooks: Iterable[GraphHook], contexts: Mapping[str, StepContext], givers: Mapping[tuple[str, str], str]
 ) -> None:
-    """Refuse a gradient that the hook in `givers` made of None, by network and name, if another freezes the whole."""
+    """Raise an error if the hook in `givers`, by network and name, replaced the gradient None of a frozen variable."""
     for (network, name), giver in givers.items():
         freezing = [hook.name for hook in hooks if hook.network == network and name in hook.declare().frozen]
         if freezing and contexts[network].gradients[name] is not None:
@@ -354,7 +354,7 @@ def refuse_thawed(
 
 
 def batch_parts(objective: Objective, batch: Batch) -> Iterator[Batch]:
-    """Yield the batches of an objective's runs in one step: equal parts; what has no row per example goes whole."""
+    """Yield the batches of an objective's runs in a step: equal parts; entries without a row per example stay whole."""
     if objective.updates == 1:
         yield batch
         return
@@ -364,7 +364,7 @@ def batch_parts(objective: Objective, batch: Batch) -> Iterator[Batch]:
 
 
 def begin_run(objective: Objective, networks: Mapping[str, Network], held_back: tf.Tensor | None) -> list[tf.Operation]:
-    """Create the ops that run before an objective reads any variable, and put them into UPDATE_OPS."""
+    """Create the ops that run before an objective reads any variable, and add them to UPDATE_OPS."""
     if type(objective).begin is Objective.begin:
         return []
     if held_back is None:
@@ -390,5 +390,5 @@ def _begin(objective: Objective, networks: Mapping[str, Network]) -> list[tf.Ope
 
 
 def _branch(operation: tf.Operation) -> tf.Operation:
-    """Return the branch behind the op that returns its result, so that the plan can look into it."""
+    """Return the op with the branch if given the Identity of its result, so that the plan can inspect the branch."""
     return operation.inputs[0].op if operation.type == "Identity" else operation
