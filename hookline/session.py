@@ -29,9 +29,8 @@ from hookline.trainer.run.directory import check_initial
 class Trainer:
     """Train a Keras model with hooks, evaluate and ship it.
 
-    `fit` trains the variables of the given model in place, as Keras does: they are the latent weights. `evaluate`,
-    `predict`, `model` and `export` use the shipped weights, to which hooks have applied masks, bits and averages. The
-    structure of the given model does not change.
+    `fit` trains the variables of the given model in place, as Keras does, and keeps its structure: they are the latent
+    weights. `evaluate`, `predict`, `model` and `export` use the shipped weights: masked, quantized or averaged.
     """
 
     def __init__(
@@ -58,11 +57,9 @@ class Trainer:
             loss: a name, a `keras.losses.Loss`, or a function (y_true, y_pred) of float32 [batch, ...] that returns
                 one value per example; a dict {output: loss} for several outputs. Cross-entropies are computed from
                 logits: a final softmax or sigmoid is removed for training, and present in everything that is shipped.
-            metrics: names, `keras.metrics.Metric` objects, or functions as for `loss`; a dict {output: list} for
-                several outputs.
+            metrics: names, Keras metrics, or functions as for `loss`; a dict {output: list} for several outputs.
             hooks: hook objects, classes, config names, {name: object} or {name: options}; {name: None} removes a
-                default hook. An object is a template: each fit makes a new hook with the same arguments. A host hook
-                object is used itself.
+                default hook. An object is a template: each fit trains with a new copy; host hooks are not copied.
             seed: seeds everything random except the initial weights, which the model already has.
             run_dir: a new directory for checkpoints, curves and summary.json; None writes nothing.
             init_from: a run, or a .keras, .h5 or .safetensors file, to load the initial weights of the first fit from.
@@ -285,7 +282,7 @@ class Trainer:
         """Return the outputs of the shipped model for some examples.
 
         Args:
-            x: inputs [n, ...], as for `fit`; the targets in a dataset of pairs are not used.
+            x: inputs [n, ...], a dataset, a `Data` (its test split, if any) or a `Split`; targets are not used.
             network: the name of the network; None if there is only one.
             batch_size: examples per batch, None for 32. Random numbers of the model differ from batch to batch.
 

@@ -35,7 +35,7 @@ class BnnRounding(GraphHook):
     The forward pass uses quantized kernels instead of the latent ones, which stay float and are trained; after each
     update a projection clips them. In every binary quantizer the sign of 0 is +1, and `dorefa` has no level at 0 for
     kernels, so zeros from `prune` are lost (with a warning), unless the kernel quantizer is `ste_tern`. A layer with
-    padding="same" pads its quantized input with zeros; `summary.json` lists these layers.
+    padding="same" pads its quantized input with zeros.
 
     A network with both quantizers is a BNN (binary neural network), one without an input quantizer a BWN (binary weight
     network), and one with input quantizers only a BAN (binary activation network). If the hook has another name, its

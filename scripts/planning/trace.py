@@ -274,7 +274,7 @@ def estimate_memory(run: Run, plan: Plan) -> tuple[Held, ...]:
     for place in ("device", "host"):
         if here := [each for each in sources if resolve_placement(settings["placement"], each) == place]:
             examples = f"{sum(source.size for source in here):,} examples"
-            held = sum(getattr(source, "held_bytes", source.bytes) for source in here)  # in full by default
+            held = sum(source.bytes for source in here)
             data.append(Held(f"data on the {place}", held, examples, place == "device" or not accelerated))
     return (
         *data,
