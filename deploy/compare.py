@@ -65,7 +65,7 @@ class Difference:
         text = f"outputs differ by {self.largest:.3g} at most"
         if not self.classes:
             return text
-        return f"{text}; the largest one is another for {len(self.others):,} of {self.examples:,} test examples"
+        return f"{text}; the predicted class differs for {len(self.others):,} of {self.examples:,} test examples"
 
 
 class Stand(keras.layers.Layer):
@@ -145,7 +145,7 @@ def compare(
         _refuse_draws(run, plain, form)
         raise UserError(
             f"The outputs of the {form.name} file differ from the run's by {difference.share:.1%} on average, although "
-            "its metrics agree. Expected rounding alone: another format, or a higher tolerance."
+            "its metrics agree. Expected only rounding differences: another format, or a higher tolerance."
         )
     if foreign and difference and form.name == KERAS and difference.largest > TOLERANCE:
         raise UserError(

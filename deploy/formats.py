@@ -147,7 +147,7 @@ def format_of(path: Path) -> Format:
     found = [each for each in FORMATS.values() if not each.is_directory and path.name.endswith(each.suffix)]
     if not found:
         ends = ", ".join(each.suffix for each in FORMATS.values() if not each.is_directory)
-        raise UserError(f"{path} is of no format that is known. Expected a name that ends with one of {ends}.")
+        raise UserError(f"{path} has an unknown format. Expected a name that ends with one of {ends}.")
     return found[0]
 
 

@@ -61,7 +61,7 @@ def write_integer(model: keras.Model, path: Path) -> str:
         named = ", ".join(unknown_operations(error))
         reason = f"its converter fails at {named}" if named else first_line(error)[:120]
         shape = tuple(model.inputs[0].shape[1:])
-        wanted = f"inputs of a known shape, not {shape}" if None in shape else "layers that it has for int8"
+        wanted = f"inputs of a known shape, not {shape}" if None in shape else "layers that it supports in int8"
         raise UserError(
             f"LiteRT cannot hold this network in integers: {reason}. Expected {wanted}, or "
             "hooks.quantization_aware_training.activation_bits=null."
@@ -71,10 +71,10 @@ def write_integer(model: keras.Model, path: Path) -> str:
     if floats := [each["name"] for each in interpreter.get_tensor_details() if each["dtype"] == np.float32]:
         raise UserError(
             f"LiteRT would compute {len(floats)} tensors in float32, the first of them in {_first(model, floats)}. "
-            "Expected layers that it has for int8, and activations such as ReLU, leaky ReLU, hard swish or GELU."
+            "Expected layers that it supports in int8, and activations such as ReLU, leaky ReLU, hard swish or GELU."
         )
     (step, _), (made, _) = _ends(interpreter)
-    return f"int8: integers alone, trained ranges; a step of the inputs is {step:.4g}, of the outputs {made:.4g}"
+    return f"int8: integers only, trained ranges; a step of the inputs is {step:.4g}, of the outputs {made:.4g}"
 
 
 def unknown_operations(error: Exception) -> list[str]:

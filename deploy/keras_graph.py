@@ -252,13 +252,13 @@ def keras_graph(model: keras.Model) -> tuple[str, list[Node], str]:
     check_single(model, "packed")
     if None in model.inputs[0].shape[1:]:
         raise UserError(
-            f"'{model.name}' takes inputs of the shape {model.inputs[0].shape[1:]}. Expected one that is known for "
+            f"'{model.name}' takes inputs of the shape {model.inputs[0].shape[1:]}. Expected a fully known shape for "
             "format=packed, or format=keras."
         )
     found = _Walk(model)
     if found.problems:
         raise UserError(
             f"format=packed has no operation for {', '.join(found.problems)} of '{model.name}'. Expected a network "
-            "without, or format=saved_model."
+            "without them, or format=saved_model."
         )
     return found.input, found.nodes, found.output

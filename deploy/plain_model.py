@@ -157,13 +157,13 @@ def _with_shipped(owner: Network, shipped: Mapping[str, np.ndarray], model: kera
         except Exception as error:
             if not foreign:
                 raise UserError(
-                    f"Keras cannot rebuild '{model.name}': {first_line(error)} Expected layers that it can rebuild: in "
-                    "place of a Lambda a class of yours."
+                    f"Keras cannot rebuild '{model.name}': {first_line(error)} Expected layers that it can rebuild: "
+                    "instead of a Lambda, a class of your own."
                 ) from error
             raise UserError(
                 f"'{model.name}' was trained in half precision, and Keras cannot rebuild it in float32: "
-                f"{first_line(error)} Expected classes whose get_config has every argument of theirs, or a run with "
-                "trainer.precision=float32."
+                f"{first_line(error)} Expected classes whose get_config returns all constructor arguments, or a run "
+                "with trainer.precision=float32."
             ) from error
     for variable, own in zip(made.weights, model.weights, strict=True):
         if id(own) in values:
@@ -186,7 +186,7 @@ def check_plain(model: keras.Model) -> None:
     """Refuse a model with parts that are not Keras's own."""
     if foreign := foreign_names(model):
         raise UserError(
-            f"format=sparse holds parts of Keras alone. '{model.name}' also has: {', '.join(foreign)}. Expected a "
+            f"format=sparse holds only Keras parts. '{model.name}' also has: {', '.join(foreign)}. Expected a "
             "network without them, or format=saved_model."
         )
 

@@ -77,7 +77,7 @@ def write_keras(run: Run, network: str, path: Path, _: ExportOptions) -> Content
         except (NotImplementedError, TypeError, ValueError) as error:
             raise UserError(
                 f"format=keras cannot hold '{model.name}': {first_line(error)} Expected classes whose get_config "
-                "has every argument of theirs, or format=saved_model."
+                "returns all constructor arguments, or format=saved_model."
             ) from error
         names = ", ".join(foreign_names(model))
         note = f"loads where these are registered with Keras, or with plugins=[<their module>]: {names}"
@@ -234,7 +234,7 @@ def calibration_examples(run: Run, network: str, model: keras.Model) -> np.ndarr
     weights = tf.ones(rows.shape, tf.float32)
     Evaluator(trainer, lambda _: {**split.source.gather(rows), "index": rows, "weights": weights}, 1).run(run.step)
     if not recorder.seen:
-        raise UserError(f"int8=true needs what '{network}' sees, but evaluations do not run it. Expected int8=false.")
+        raise UserError(f"int8=true needs inputs of '{network}', but evaluations do not run it. Expected int8=false.")
     return np.concatenate(recorder.seen)[:CALIBRATION_EXAMPLES]
 
 

@@ -223,7 +223,7 @@ def load_sparse(path: Path) -> KerasPredictor:
     """Return the predictor of a sparse file: its Keras model with the stored weights."""
     config, weights = layout.read_sparse_network(path)
     if foreign := sorted(set(foreign_parts(config))):
-        raise UserError(f"{path} asks for {', '.join(foreign)[:80]}. Expected a network of parts of Keras alone.")
+        raise UserError(f"{path} refers to {', '.join(foreign)[:80]}. Expected a network made only of Keras parts.")
     with ThreadPoolExecutor(1) as thread:  # discards what Keras keeps of a model without memory
         shapes = thread.submit(_planned_shapes, config).result()
     if shapes != [values.shape for values in weights.values()]:

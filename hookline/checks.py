@@ -63,9 +63,9 @@ def class_weights_of(given: Any, data: Data) -> str | dict[int, float] | None:
         return None
     if not data.classes:
         raise UserError(
-            "class_weight received for targets that are not one class an example. Expected classes of an integer dtype "
-            "(y.astype(int)), none of them ignored; or sample_weight=, how much each example counts, or loss_weights= "
-            "for several outputs."
+            "class_weight received for targets that are not one class per example. Expected classes of an integer "
+            "dtype (y.astype(int)), none of them ignored; or sample_weight=, how much each example counts, or "
+            "loss_weights= for several outputs."
         )
     if isinstance(given, str) and given == BALANCED:
         return BALANCED

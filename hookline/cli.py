@@ -18,16 +18,16 @@ SUBCOMMANDS = {
     "resume": ("train", "Resume a run where it stopped, bit for bit"),
     "plan": ("scripts.plan", "Print what a run will do, without training"),
     "check-gradients": ("scripts.check_gradients", "Compare the gradients that a run overrides with true ones"),
-    "evaluate": ("scripts.evaluate", "Say how good a run or an export is"),
+    "evaluate": ("scripts.evaluate", "Evaluate a run or an export"),
     "predict": ("scripts.predict", "Predict with an exported network or a run"),
     "export": ("scripts.export", "Write the finished model of a run for other programs"),
     "compare": ("scripts.compare", "Compare finished runs"),
     "find-rate": ("scripts.find_rate", "Train some steps at rising learning rates, to find a good one"),
-    "verify": ("scripts.verify", "Say whether a run directory is sound; replay=<steps> trains steps of it again"),
+    "verify": ("scripts.verify", "Check whether a run directory is sound; replay=<steps> trains steps of it again"),
     "ablate": ("scripts.ablate", "Run a recipe without each of its technique hooks in turn"),
     "sensitivity": ("scripts.sensitivity", "Measure how much each layer of a finished run can be pruned"),
     "launch": ("scripts.launch", "Start the workers of a run on this machine"),
-    "submit": ("scripts.submit", "Give the jobs of a sweep to SLURM"),
+    "submit": ("scripts.submit", "Submit the jobs of a sweep to SLURM"),
 }
 """For each, its module, with a `main` from arguments to exit code, and its purpose in one line."""
 HELP = """\

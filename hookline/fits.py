@@ -184,7 +184,7 @@ def _refuse_steps(directory: Path, state: State) -> None:
     if state.step:
         raise UserError(
             f"{directory} has no checkpoint yet, and this trainer has made {state.step:,} steps. Expected a new "
-            "Trainer, with the model as it was at first."
+            "Trainer, with the model in its initial state."
         )
 
 
@@ -266,7 +266,7 @@ def _carry_on(before: State, run: Run, *, same_data: bool, has_best: bool) -> No
     own = {key: variable for key, variable in run.variables.items() if key != SUMS}
     if values.keys() != own.keys():  # layers of hooks were renumbered: match by order
         if [each.shape for each in values.values()] != [each.shape for each in own.values()]:
-            raise UserError("The networks or hooks are not those of the fit before. Expected a new Trainer.")
+            raise UserError("The networks or hooks differ from those of the last fit. Expected a new Trainer.")
         values = dict(zip(own, values.values(), strict=True))
     assign_variables(own, {key: each.numpy() for key, each in values.items()}, "the fit before")
     run.step, was = before.step, before.loaded if before.run is None else run_state(before.run)

@@ -163,7 +163,7 @@ def check_callbacks(callbacks: Sequence[Any]) -> None:
         for kind in type(each).__mro__:
             if kind.__name__ in INSTEAD and kind.__module__.startswith("keras."):
                 raise UserError(
-                    f"The callback {type(each).__name__} needs what model.fit does inside. Expected in its place: "
+                    f"The callback {type(each).__name__} depends on the internals of model.fit. Expected instead: "
                     f"{INSTEAD[kind.__name__]}."
                 )
         base = keras.callbacks.Callback
@@ -171,7 +171,7 @@ def check_callbacks(callbacks: Sequence[Any]) -> None:
             if name in vars(each) or getattr(type(each), name) is not getattr(base, name):
                 raise UserError(
                     f"The callback {type(each).__name__} has {name}, but steps run inside a traced loop that Python "
-                    "does not see. Expected stages of epochs alone, or a hook: a HostHook with next_step."
+                    "does not see. Expected a callback without methods for batches, or a HostHook with next_step."
                 )
 
 

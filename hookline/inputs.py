@@ -113,8 +113,8 @@ def evaluation_split(x: Any, y: Any, sample_weight: Any, form: Form) -> Split:
     examples = read_examples(x, y, sample_weight, "x", form)
     if form.one_hot and examples.targets.ndim > 1:
         raise UserError(
-            "y holds shares of classes, and all rows of the training were one-hot. Expected one-hot rows, or such rows "
-            "as y or validation_data of fit, too."
+            "y holds class probabilities, but all training targets were one-hot. Expected one-hot rows, or class "
+            "probabilities in y or validation_data of fit, too."
         )
     if classes := _classes(examples.targets, form):
         check_labels(examples.targets, classes, "y")
@@ -328,7 +328,7 @@ def _batches(dataset: Any, name: str) -> Iterable[Any]:
     else:
         endless, batches = dataset.num_batches is None, (dataset[index] for index in range(dataset.num_batches or 0))
     if endless:
-        raise UserError(f"{name} is a dataset without an end. Expected one that ends: dataset.take(batches).")
+        raise UserError(f"{name} is an infinite dataset. Expected a finite one: dataset.take(batches).")
     return batches
 
 
@@ -338,7 +338,7 @@ def _announced(dataset: tf.data.Dataset, name: str) -> Iterator[Any]:
     for number, batch in enumerate(dataset):
         if time.monotonic() > late:
             read = f"{name} is read into memory, {number:,} batches so far"
-            warnings.warn(f"{read}. If it has no end, give dataset.take(batches).", stacklevel=2)
+            warnings.warn(f"{read}. If it is infinite, use dataset.take(batches).", stacklevel=2)
             late = math.inf
         yield batch
 

@@ -122,7 +122,7 @@ def _hooks(config: Mapping[str, Any], record: Mapping[str, Any]) -> list[Any]:
     found: list[Any] = [{name: None} for name in (*ALWAYS, *ON_DISK) if name not in config["hooks"]]
     for name, node in config["hooks"].items():
         if not record["hooks"].get(name, False):
-            raise UserError(f"The run's hook '{name}' has arguments that no file holds. Expected hooks=.")
+            raise UserError(f"The run's hook '{name}' has unsaved arguments. Expected hooks=, all hooks of the run.")
         found.append({name: node})
     return found
 
@@ -176,8 +176,8 @@ def _zeros(kinds: Any) -> Any:
 def _of_command_line(directory: Path, plugins: Sequence[str], checkpoint: str | None, parts: list[Any]) -> Trainer:
     if any(part is not None for part in parts):
         raise UserError(
-            f"'{directory}' is a run of the command line, whose config names its parts. Expected none here, and "
-            "plugins=['my_package'] for the package of your own parts."
+            f"'{directory}' was made from the command line, and its config names its parts. Expected no parts "
+            "here, only plugins=['my_package'] for the package of your own parts."
         )
     run = restore_beside(str(directory), read_config(str(directory), plugins), checkpoint)
     trainer = Trainer.__new__(Trainer)

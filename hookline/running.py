@@ -92,9 +92,9 @@ def run(*overrides: str) -> RunResult:
     began = time.monotonic()
     for each in overrides:
         if not isinstance(each, str):
-            raise UserError(f"{each!r} received. Expected texts, one by one: hookline.run('recipe=bnn', 'seed=1').")
+            raise UserError(f"{each!r} received. Expected strings, one by one: hookline.run('recipe=bnn', 'seed=1').")
         if each.startswith("-") and each.partition("=")[0] not in CONFIG_FLAGS:
-            raise UserError(f"'{each}' received. Expected key=value: this makes one run, and shows nothing.")
+            raise UserError(f"'{each}' received. Expected key=value: hookline.run takes no display or sweep flags.")
     try:
         (job,) = check(overrides)
         outcome = execute_job(job, began)

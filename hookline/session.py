@@ -87,7 +87,7 @@ class Trainer:
         if loss is not None:
             spec.losses, spec.metrics, spec.loss_weights = by_output(models[MODEL], loss, metrics, loss_weights)
         elif metrics or loss_weights:
-            raise UserError("metrics or loss_weights without loss. Expected them in what the objectives compute.")
+            raise UserError("metrics or loss_weights received without loss. Expected objectives that include them.")
         self._spec.choose_hooks(None)
         self._state: State | None = None
         self._kept: Shipped | None = None
@@ -207,7 +207,7 @@ class Trainer:
 
     def _check_trainable(self) -> None:
         if self._fixed:
-            raise UserError(f"The run was trained by the command line. {self._fixed}")
+            raise UserError(f"The run was trained from the command line. {self._fixed}")
 
     def _fit(
         self,

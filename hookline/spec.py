@@ -70,7 +70,7 @@ def trainer_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     defaults = {each.name: each.default for each in fields(TrainerConfig)}
     for name in given:
         if name in OF_FIT:
-            raise UserError(f"{name} received. Expected it by fit().")
+            raise UserError(f"{name} received. Expected it as an argument of fit().")
         check_choice("setting", name, defaults.keys() - {*OF_FIT, *OF_COMMAND_LINE})
         if not fits(given[name], hint := get_type_hints(TrainerConfig)[name]):
             raise UserError(f"{name}={given[name]!r} received. Expected {describe(hint)}.")
@@ -213,7 +213,7 @@ class Spec:
             known = {id(each): each.path for each in trained.model.trainable_variables}
             built = {id(each) for each in inner_of(trained.optimizer)._trainable_variables}
             if new := [path for key, path in known.items() if key not in built]:
-                raise UserError(f"'{new[0]}' is trainable now, and was not in the fit before. Expected a new Trainer.")
+                raise UserError(f"'{new[0]}' is trainable now, but was not in the last fit. Expected a new Trainer.")
             if known.keys() - own:
                 self.optimizers[name] = copied(self.given_optimizers.get(name, self.optimizers[name]))
 
@@ -341,11 +341,11 @@ def rebuilt_part(described: Any, name: str) -> Any:
         return {output: rebuilt_part(each, name) for output, each in described["outputs"].items()}
     foreign = sorted(set(foreign_parts(described, OURS))) if described is not None else ["no description"]
     if foreign:
-        raise UserError(f"The run's {name} has parts that no file can bring: {', '.join(foreign)}. Expected {name}=.")
+        raise UserError(f"The run's {name} cannot be rebuilt from its files: {', '.join(foreign)}. Expected {name}=.")
     try:
         return keras.saving.deserialize_keras_object(described)
     except Exception as error:  # many kinds: an unknown function, a Lambda, an argument of another version
-        raise UserError(f"The run's {name} has parts that no file can bring. Expected {name}=.") from error
+        raise UserError(f"The run's {name} cannot be rebuilt from its files. Expected {name}=.") from error
 
 
 def _by_output(values: dict[str, Any]) -> Any:

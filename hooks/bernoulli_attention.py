@@ -176,7 +176,7 @@ class BernoulliAttention(GraphHook):
 
     def strip_model(self, model: keras.Model) -> keras.Model:
         if self.mode == "bernoulli" and self.eval_mode == "sample":
-            raise UserError(f"hooks.{self.key}.eval_mode=sample draws in evaluations; no export does. Set another.")
+            raise UserError(f"hooks.{self.key}.eval_mode=sample draws at random, which no export does. Set another.")
         from hookline.hooks.attention.gate import OWN
 
         return write_out(model, OWN)
@@ -254,7 +254,7 @@ class BernoulliAttention(GraphHook):
         end = "0: nothing passes the gate" if min(mean, kept) < 0.5 else "1: the gate does nothing"
         target = f"hooks.{self.key}.keep_rate={{target: 0.3}}"
         if self.keep_rate:
-            target = f"a keep_rate of more weight than {self.keep_rate.weight:g}"
+            target = f"a keep_rate with a weight above {self.keep_rate.weight:g}"
         return (
             f"attention has collapsed to {end} (mean of A {mean:.3f}, entropy {entropy:.3f} bits). Expected a mean "
             f"between {COLLAPSED:g} and {1.0 - COLLAPSED:g}: set {target}, a lower learning rate, or supervision."

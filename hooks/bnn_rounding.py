@@ -272,7 +272,7 @@ class BnnRounding(GraphHook):
         makers = [each for each in run.hooks if isinstance(each, Prune | IncrementalQuantization)]
         shared = {maker.key: sorted(own & set(maker.declare().projected)) for maker in makers}
         return [
-            f"'{names[0]}' is rounded after '{key}', whose zeros become other values. Set "
+            f"'{names[0]}' is rounded after '{key}', so its zeros become nonzero. Set "
             f"hooks.{self.key}.kernel_quantizer=ste_tern, or leave such layers out of hooks.{key}.layers."
             for key, names in shared.items()
             if names
@@ -283,8 +283,8 @@ class BnnRounding(GraphHook):
         layers = [layer for layer in layer_paths(network.model).values() if is_kernel_layer(layer)]
         offered = {id(variable) for layer in layers for variable in own_kernels(layer)}
         names = [name for name, variable in network.trainable_variables.items() if id(variable) in offered]
-        reason = "Dense layers and convolutions alone are rounded."
-        state = f"in full precision{'' if self.all_binary else ', beside first and last layers'}"
+        reason = "Only dense layers and convolutions are rounded."
+        state = f"in full precision{'' if self.all_binary else ', besides first and last layers'}"
         return left_out_advice(network, self.layers, names, state=state, reason=reason)
 
 

@@ -101,8 +101,8 @@ class Bop(GraphHook):
             hook, _, name = key.partition("/mask/")
             if any(kernel.name == name for kernel in self._kernels):
                 raise UserError(
-                    f"'{hook}' has a mask for '{name}', whose entries '{self.key}' flips all the same. Expected other "
-                    "`layers` for one of the two, or freeze_layers, which freezes whole layers."
+                    f"'{hook}' masks '{name}', but '{self.key}' flips its entries regardless of the mask. Expected "
+                    "other `layers` for one of the two, or freeze_layers, which freezes whole layers."
                 )
 
     def declare(self) -> Declaration:

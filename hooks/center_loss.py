@@ -130,7 +130,7 @@ class CenterLoss(GraphHook):
     def build(self, context: BuildContext) -> None:
         if context.classes is None:
             raise UserError(
-                f"The data does not say how many classes there are. Expected data that does, or hooks.{self.key}=null."
+                f"The data does not define the number of classes. Expected data with classes, or hooks.{self.key}=null."
             )
         width = context.network.taps[self._tap].shape[-1]
         self._centers = tf.Variable(tf.zeros([context.classes, width]), trainable=False, name="centers")
@@ -301,8 +301,8 @@ def find_features(model: keras.Model, pattern: str | None) -> Any:
         dense = [layer for layer in model.layers if isinstance(layer, keras.layers.Dense)]
         if not dense:
             raise UserError(
-                f"The model '{model.name}' has no dense layer of its own. Expected layer to name one whose output the "
-                f"features are: {', '.join(layer.name for layer in model.layers)}."
+                f"The model '{model.name}' has no top-level dense layer. Set layer to one that outputs "
+                f"the features: {', '.join(layer.name for layer in model.layers)}."
             )
         layer = dense[-1]  # a functional model lists its layers in the order of its graph
         features, where = layer_input(model, layer), f"The input of the layer '{layer.name}'"

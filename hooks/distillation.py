@@ -121,7 +121,8 @@ class Distillation(GraphHook):
             self._digest = model_digest(self._model)
             own = {id(variable) for variable in model.variables}
             if any(id(variable) in own for variable in self._model.variables):
-                raise UserError("The teacher is the network that is trained, and would move with it. Expected a copy.")
+                shared = "The teacher shares variables with the trained network, so it would change during training."
+                raise UserError(f"{shared} Expected a copy.")
         return model
 
     def request_taps(self, model: keras.Model) -> dict[str, Any]:
@@ -219,9 +220,7 @@ class Distillation(GraphHook):
         of_python = run.config.get("task", {}).get("_target_") == PYTHON  # its model may be trained
         if self.teacher is not None or run.config.get("init_from") is not None or of_python:
             return ()
-        return (
-            f"the teacher is the network as it begins, untrained. Set hooks.{self.key}.teacher to a run, or init_from.",
-        )
+        return (f"the teacher is the untrained initial network. Set hooks.{self.key}.teacher to a run, or init_from.",)
 
 
 def softened_divergence(teacher: tf.Tensor, logits: tf.Tensor, temperature: float) -> tf.Tensor:

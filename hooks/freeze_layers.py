@@ -126,7 +126,7 @@ class FreezeLayers(GraphHook):
         self._whole_run = self._begin == 0 and self._end == NEVER
         frozen = {id(weight) for layer in chosen.values() for weight in own_weights(layer)}
         if not frozen:
-            raise UserError(f"Nothing to freeze: {', '.join(chosen)} have no weights. Expected layers that have some.")
+            raise UserError(f"Nothing to freeze: {', '.join(chosen)} have no weights. Expected layers with weights.")
         if self.batch_norm == "inference":
             self.inference_norms = [
                 each for each in chosen.values() if isinstance(each, keras.layers.BatchNormalization)
@@ -240,8 +240,8 @@ class FreezeLayers(GraphHook):
             )
         if self.batch_norm == "frozen" and self._statistics:
             lines.append(
-                f"training normalizes by the batch where '{min(self._statistics)}' is frozen, and evaluations by these "
-                f"statistics as they are. Set hooks.{self.key}.batch_norm=inference, for those of a trained network in "
-                "training too, or running, to let them follow the data."
+                f"'{min(self._statistics)}' is frozen: training normalizes by batch statistics, but evaluations by "
+                f"moving statistics that no longer follow the data. Set hooks.{self.key}.batch_norm=inference to use "
+                "the moving statistics of a trained network in training too, or running to keep updating them."
             )
         return lines

@@ -271,7 +271,7 @@ def read_mask_file(path: str, network: Network) -> dict[str, np.ndarray]:
         check_choice(f"variable in {path}", name, layers)
         _check_shape(f"The mask '{name}' in {path}", array, variables[name].shape)
         if array.dtype != bool and not np.isin(array, (0, 1)).all():
-            raise UserError(f"Mask '{name}' in {path} holds other values than 0 and 1. Expected 1 for what survives.")
+            raise UserError(f"Mask '{name}' in {path} has values other than 0 and 1. Expected 1 for surviving entries.")
         masks[name] = array.astype(bool)
     return masks
 

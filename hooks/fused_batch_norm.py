@@ -141,7 +141,7 @@ def has_own_methods(layer: keras.layers.BatchNormalization) -> bool:
 def why_layer_stays(layer: keras.layers.BatchNormalization) -> str | None:
     """Return why no call of a layer can be fused, or None."""
     if has_own_methods(layer) or "call" in vars(layer):
-        return f"{type(layer).__name__} computes something of its own"
+        return f"{type(layer).__name__} overrides the computation"
     if layer.renorm or layer.synchronized:
         return "renorm" if layer.renorm else "synchronized"
     return f"epsilon below {SMALLEST_EPSILON}" if layer.epsilon < SMALLEST_EPSILON else None

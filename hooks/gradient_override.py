@@ -104,7 +104,7 @@ class GradientOverride(GraphHook):
         if op_type is None and layers is None:
             raise UserError("Neither layers nor op_type was given. Expected one of them.")
         if op_type is not None and layers not in (None, EVERY_LAYER, [EVERY_LAYER]):
-            raise UserError(f"layers={layers} and op_type={op_type} given. Expected one: an op_type counts everywhere.")
+            raise UserError(f"layers={layers} and op_type={op_type} given. Expected one: op_type applies everywhere.")
         self.layers = None if op_type is not None or layers is None else layers
         self.op_type = op_type
         self.rise = check_number("rise", rise, minimum=0.0)
@@ -248,7 +248,7 @@ def override_ops(op_type: str, backward: Backward, name: str) -> Iterator[None]:
     if any(node.op == op_type for node in functions):
         raise UserError(
             f"hooks.{name}.op_type={op_type} received, but such ops are inside a branch, a loop or another function, "
-            "where no override reaches them. Expected layers=<pattern> in its place."
+            "where no override reaches them. Expected layers=<pattern> instead."
         )
     marked = [each for each in created if each.type == op_type]
     if not marked:

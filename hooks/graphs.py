@@ -39,8 +39,8 @@ def call_anew(model: keras.Model, touches: Callable[[Any], bool], call: Callable
     before = as_functional(model)
     made = keras.models.clone_model(before, clone_function=clone, call_function=call_any)
     if any(has_mask(old) and not has_mask(new) for old, new in zip(before.outputs, made.outputs, strict=True)):
-        lost = "The model that ships has no mask on its outputs: the operations that replace a hook's layers drop it"
-        warnings.warn(f"{lost}. Keras's metrics count its padding.", stacklevel=2)
+        lost = "The exported model has no mask on its outputs: the operations that replace a hook's layers drop it"
+        warnings.warn(f"{lost}. Keras metrics will include padding.", stacklevel=2)
     return made
 
 

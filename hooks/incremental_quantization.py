@@ -95,7 +95,7 @@ class IncrementalQuantization(GraphHook):
         self.layers = layers
         self.shares = list(shares)
         if self.shares[-1:] != [1.0] or any(lower >= higher for lower, higher in pairwise([0.0, *self.shares])):
-            raise UserError(f"Invalid shares: {shares}. Expected rising ones above 0 that end with 1, as [0.5, 1].")
+            raise UserError(f"Invalid shares: {shares}. Expected rising values above 0 up to 1, such as [0.5, 1].")
         self.begin_epoch = check_number("begin_epoch", begin_epoch, 0)
         self.step_epochs = step_epochs
         if step_epochs is not None:
@@ -233,7 +233,7 @@ def change_steps(count: int, begin_epoch: float, step_epochs: float | None, cont
     steps = [options.epoch_start(epoch, steps_per_epoch) for epoch in epochs]
     if max(begin_epoch, epochs[-1]) > total_epochs + 1e-6:
         raise UserError(
-            f"The last of {count} shares would be quantized at epoch {max(begin_epoch, epochs[-1]):g}. Expected that "
-            f"before the end of the run, epoch {total_epochs:g}: set begin_epoch, step_epochs or shares."
+            f"The last of {count} shares would be quantized at epoch {max(begin_epoch, epochs[-1]):g}. Expected an "
+            f"epoch before the end of the run, epoch {total_epochs:g}: set begin_epoch, step_epochs or shares."
         )
     return [min(step, total_steps - 1) for step in steps]

@@ -32,7 +32,7 @@ CONVOLUTIONS = ("Conv1D", "Conv2D", "Conv3D")
 KERNEL_LAYERS = ("Dense", *CONVOLUTIONS, *DEPTHWISE, *SEPARABLE, *TRANSPOSED)
 TABLE = "embeddings"
 KERNEL_NAMES = {"kernel", "depthwise_kernel", "pointwise_kernel", "recurrent_kernel", TABLE}
-OWN_KERNELS = "Of layers of your own, weights that are named 'kernel' count."
+OWN_KERNELS = "In custom layers, weights named 'kernel' are included."
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def find_kernels(network: Network, layers: dict[str, keras.Layer], *, doing: str
             if id(variable) not in names:
                 raise UserError(
                     f"The kernel of layer '{path}' is not trainable, so it cannot be {doing}. Leave it out of "
-                    "`layers`, or let it be trainable and freeze it by the hook freeze_layers."
+                    "`layers`, or make it trainable and freeze it with the hook freeze_layers."
                 )
             kernels.append(Kernel(names[id(variable)], path, variable, channel_axes(layer, variable)))
     return kernels

@@ -177,8 +177,8 @@ class Prune(GraphHook):
             first = self._steps[self._rewound_from]
             if step >= first:
                 raise UserError(
-                    f"rewind_epoch={self.rewind_epoch:g} (step {step}) is not before the masks to rewind under are "
-                    f"made, in step {first}. Expected an earlier rewind_epoch, or a later begin_epoch or end_epoch."
+                    f"rewind_epoch={self.rewind_epoch:g} (step {step}) is not before step {first}, when the masks "
+                    "for rewinding are made. Expected an earlier rewind_epoch, or a later begin_epoch or end_epoch."
                 )
             self._rewinding = Rewinding(network, step)
 

@@ -377,15 +377,15 @@ class QuantizationAwareTraining(GraphHook):
         if self.activation_bits is not None and self._ranges is None:
             name = self._network.model.name
             lines.append(
-                f"The graph of '{name}' is not known, so weights alone are quantized, and no integer file can be "
+                f"The graph of '{name}' is not known, so only weights are quantized, and no integer file can be "
                 "written. Expected a functional or Sequential model, or activation_bits=null."
             )
         separable = [kernel.layer for kernel in self._kernels if kernel.variable.name == "pointwise_kernel"]
         if separable and self._ranges is not None and self.activation_bits == 8:
             lines.append(
                 f"LiteRT has no int8 for '{separable[0]}', a separable convolution: no integer file can be written. "
-                "Expected a depthwise convolution and one of 1 by 1 in its place."
+                "Replace it with a depthwise and a 1x1 convolution."
             )
         covered = [kernel.name for kernel in (*self._kernels, *self._others)]
-        reason = "Dense layers and convolutions alone are quantized."
+        reason = "Only dense layers and convolutions are quantized."
         return lines + left_out_advice(self._network, self.layers, covered, state="in full precision", reason=reason)

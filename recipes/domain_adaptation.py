@@ -108,7 +108,7 @@ def domain_adaptation(*, parts: Parts, domain_weight: float = 1.0) -> Recipe:
     expected = [(data.classes,), (1,)]
     if shapes != expected:
         raise UserError(
-            f"The network '{model.name}' returns the shapes {shapes} an image. Expected two heads, {expected}: logits "
+            f"The network '{model.name}' returns the shapes {shapes} per image. Expected two heads, {expected}: logits "
             "of the classes and of the domain, such as model=two_headed_cnn has."
         )
     network = Network("model", model, parts.build_optimizer(), final_activations=activations)

@@ -35,7 +35,7 @@ class Loss:
         own = type(self.function) if isinstance(self.function, keras.losses.Loss) else None
         if own is not None and own.__call__ is not keras.losses.Loss.__call__:  # it would be ignored
             raise UserError(
-                f"The loss {own.__name__} has its own __call__. Expected call(self, y_true, y_pred), or a function "
+                f"The loss {own.__name__} overrides __call__. Expected call(self, y_true, y_pred), or a function "
                 "(y_true, y_pred), that returns one value for each example."
             )
         reduction = getattr(self.function, "reduction", "auto")

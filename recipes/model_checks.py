@@ -72,7 +72,7 @@ def check_one_output(model: keras.Model, expected: str, each: tuple[int, ...] | 
         raise several_outputs(model.name, outputs, expected)
     shape = getattr(model, "output_shape", None)
     if each is not None and isinstance(shape, tuple) and shape[1:] != each:
-        raise UserError(f"The network '{model.name}' returns {shape}. Expected {expected}, by a last Dense layer.")
+        raise UserError(f"The network '{model.name}' returns {shape}. Expected {expected}, from a final Dense layer.")
 
 
 def several_outputs(model: str, outputs: Any, expected: str) -> UserError:

@@ -148,8 +148,8 @@ def _check_recall(recall_at: Sequence[int], data: Data) -> None:
         gallery = int(np.bincount(half, minlength=2).min())
         if max(recall_at) > gallery:
             raise UserError(
-                f"recall_at={list(recall_at)} received. The {split.name} split has {split.size} images, and queries "
-                f"are searched in halves of them: expected at most {gallery}, the size of the smaller half."
+                f"recall_at={list(recall_at)} received. The {split.name} split has {split.size} images, and each half "
+                f"is searched for the queries of the other. Expected at most {gallery}, the size of the smaller half."
             )
 
 

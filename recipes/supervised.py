@@ -70,7 +70,7 @@ class KerasLoss(Objective):
     def compute(self, forward: ForwardFunction, batch: Batch) -> ObjectiveOutput:
         if SOFT_TARGETS in batch:
             raise UserError(
-                "task=supervised received examples mixed by augmentation, whose targets are shares of classes. "
+                "task=supervised received examples mixed by augmentation, with class probabilities as targets. "
                 "Expected loss=sparse_categorical_crossentropy, or augment.<name>=null."
             )
         outputs, targets = forward(MODEL, batch["inputs"]), batch.get("targets")
@@ -79,7 +79,7 @@ class KerasLoss(Objective):
             own = _item(outputs, name, self.names or list(self.heads))
             wanted = batch["inputs"] if self.reconstructs else targets if name == ONE else _target(targets, name)
             if wanted is None:
-                raise UserError("The data gives no targets. Expected some, or task.targets=inputs to reconstruct them.")
+                raise UserError("The data has no targets. Expected them, or task.targets=inputs to reconstruct inputs.")
             _check_shapes(name, own, wanted, head.loss)
             if head.loss is not None:
                 values, counts = head.loss.each(wanted, own, from_logits=head.from_logits)
@@ -125,9 +125,9 @@ def _check_shapes(name: str, outputs: Any, targets: Any, loss: Loss | None) -> N
     wanted, given = (each.shape for each in beside(targets, outputs))
     if given.rank != wanted.rank or not given.is_compatible_with(wanted):
         of = f"output '{name}'" if name else "network"
-        remedy = f"let the network end with {wanted[-1]} (task.outputs={wanted[-1]}, for one of ours)"
+        remedy = f"let the network end with {wanted[-1]} (task.outputs={wanted[-1]} for a built-in network)"
         if wanted.rank == 1:
-            remedy = f"one output for numbers (task.outputs=1, for a network of ours), or loss={SPARSE} for classes"
+            remedy = f"one output for numbers (task.outputs=1 for a built-in network), or loss={SPARSE} for classes"
         elif given.rank != wanted.rank:
             remedy = "use a network that returns them, such as model=u_net for maps and model=mlp for rows"
         raise UserError(
@@ -213,7 +213,7 @@ def by_output(
     called = list(as_functional(model).output_names) if names == [ONE] else names
     if repeated := {each for each in called if called.count(each) > 1}:
         raise UserError(
-            f"The model '{model.name}' has several outputs of the name '{min(repeated)}'. Expected names that differ, "
+            f"The model '{model.name}' has several outputs named '{min(repeated)}'. Expected names that differ, "
             "such as those of a model that returns a dict."
         )
     keys = dict(zip(called, names, strict=True))

@@ -79,7 +79,7 @@ def variants_of(overrides: Sequence[str]) -> Variants:
     hooks = technique_hooks(job.config["hooks"])
     if not hooks:
         raise UserError(
-            f"recipe={job.recipe} has no technique hook to take away. Expected a recipe that has one, or +hooks=<name>."
+            f"recipe={job.recipe} has no technique hook to remove. Expected a recipe that has one, or +hooks=<name>."
         )
     variants = {WHOLE: list(overrides)}
     for hook in hooks:

@@ -98,7 +98,7 @@ def read_value(key: str, text: str) -> Any:
     try:
         return yaml.safe_load(text)
     except (ValueError, yaml.YAMLError) as error:  # a date such as 2024-13-45 raises a ValueError
-        raise UserError(f"'{key}={text}' is not a value. Expected such as {key}=<value>; see --help.") from error
+        raise UserError(f"'{key}={text}' is not valid YAML. Expected {key}=<value>; see --help.") from error
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:

@@ -83,7 +83,7 @@ def _command(options: Options) -> None:
     console = open_console()
     print_comparison(console, comparison, reference)
     if (options.csv or options.chart) and not comparison.groups:
-        raise UserError("No run is at its end, so there is nothing to write. Expected a run that is.")
+        raise UserError("No run is complete, so there is nothing to write. Expected at least one complete run.")
     if options.csv:
         write_csv(comparison, user_path(options.csv, "csv"))
         console.print(f"table: {options.csv}", soft_wrap=True)
@@ -124,10 +124,10 @@ def print_comparison(console: Console, comparison: Comparison, reference: Group 
     if reference is not None and (table := paired_table(comparison, reference)) is not None:
         console.print()
         show(console, table)
-    _print_list(console, "not at their end", [_describe(run) for run in comparison.unfinished])
+    _print_list(console, "unfinished", [_describe(run) for run in comparison.unfinished])
     repeats = [f"{run.name}: a later run has the same settings and seed {run.seed}" for run in comparison.repeated]
     _print_list(console, "repeated", repeats)
-    _print_list(console, "not readable", comparison.unreadable)
+    _print_list(console, "unreadable", comparison.unreadable)
 
 
 def comparison_table(comparison: Comparison) -> TextTable:
@@ -190,7 +190,7 @@ def _describe(run: StoredRun) -> str:
 
 def _print_list(console: Console, what: str, lines: Sequence[str]) -> None:
     if lines:
-        console.print(f"\nIn no average, {what}: {len(lines)} run{'' if len(lines) == 1 else 's'}", soft_wrap=True)
+        console.print(f"\nNot averaged, {what}: {len(lines)} run{'' if len(lines) == 1 else 's'}", soft_wrap=True)
         for line in lines:
             console.print(f"  {printable(line)}", soft_wrap=True)
 

@@ -118,7 +118,7 @@ def run_of(options: Options) -> Path | None:
 def choose_directory(options: Options, run: Path | None) -> Path:
     """Return the output folder."""
     if options.output is None and run is None:
-        raise UserError(f"{options.model} lies in no run. Expected output=<folder to write>.")
+        raise UserError(f"{options.model} does not belong to a run. Expected output=<folder>.")
     if options.output is not None:
         path = user_path(options.output, "output")
     else:
@@ -130,7 +130,7 @@ def choose_directory(options: Options, run: Path | None) -> Path:
         remedy = "another name, or overwrite=true" if path.is_dir() else "another name"
         raise UserError(f"{path} exists already. Expected {remedy}.")
     if path.is_dir() and any(path.iterdir()) and not (path / "evaluation.json").is_file():
-        raise UserError(f"{path} holds something else than an evaluation. Expected another name.")
+        raise UserError(f"{path} does not contain an evaluation to overwrite. Expected another name.")
     return path
 
 

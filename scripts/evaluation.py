@@ -105,9 +105,9 @@ def check_unchanged(run: str, data: Data) -> None:
     """Raise UserError if the data of a run has changed since."""
     if has_changed(run, data):
         raise UserError(
-            f"Data '{data.name}' has changed since {run} was trained on it: its rows, or the contents of some, are "
-            "others, so the splits may share examples with the training. Expected the data as it was, or, to evaluate "
-            "on others, data=<name> or data.path=<file>."
+            f"Data '{data.name}' has changed since {run} was trained on it: its rows or their contents differ, "
+            "so the splits may overlap with the training data. Expected the original data, or, to evaluate on other "
+            "data, data=<name> or data.path=<file>."
         )
 
 
@@ -130,7 +130,7 @@ def collect(outputs: Outputs, split: Split, batch_size: int) -> tuple[np.ndarray
         if values.ndim != 2:
             raise UserError(f"The network returns outputs of shape {list(values.shape)}. Expected [batch, classes].")
         if not np.isfinite(values).all():
-            raise UserError("The network returns NaN or infinite values, so it cannot be judged. Expected numbers.")
+            raise UserError("The network returns NaN or infinite values, so it cannot be evaluated. Expected numbers.")
         found.append(values[real])
         labels.append(batch["targets"].numpy()[real])
         weights.append(batch.get(SAMPLE_WEIGHTS, batch["weights"]).numpy()[real])
@@ -221,7 +221,7 @@ def measure(
     Ties between equally likely classes go to the lower label.
     """
     if logits.shape[1] != len(names):
-        raise UserError(f"The network returns {logits.shape[1]} outputs for {len(names)} classes. Expected as many.")
+        raise UserError(f"The network returns {logits.shape[1]} outputs for {len(names)} classes. Expected one each.")
     from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
     def mean(values: np.ndarray) -> float:

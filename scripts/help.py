@@ -170,7 +170,7 @@ def _find(name: str, asked: str, entries: Iterable[tuple[str, str]]) -> tuple[st
     if len(found) == 1:
         return known[found[0]]
     if found:
-        raise UserError(f"--help {asked}: several are called so. Expected one of: {', '.join(found)}.")
+        raise UserError(f"--help {asked}: the name is ambiguous. Expected one of: {', '.join(found)}.")
     if above := [full for full in known if name.startswith(f"{full}.")]:
         return known[max(above, key=len)]
     names = [*known, *TITLES, *filter(None, SETTINGS)]
@@ -207,7 +207,7 @@ def _option_text(group: str, option: str, path: Path) -> str:
     lines = [*textwrap.wrap(f"{group}.{option}: {purpose(path)}", terminal_width()), "", *rows(list(about.items()))]
     if found:
         prefix = "" if group == "recipe" else f"{group}."
-        lines += ["", "  sets, beside what it takes from others" if group == "recipe" else "  keys"]
+        lines += ["", "  sets, in addition to what it takes from others" if group == "recipe" else "  keys"]
         lines += rows([(f"  {prefix}{key}={value}", text or " ") for key, value, text in found])
     return "\n".join(line.rstrip() for line in lines)
 

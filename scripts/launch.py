@@ -60,9 +60,9 @@ def parse(arguments: Sequence[str]) -> Options:
         if text.startswith("-"):
             raise UserError(f"'{text}' received. Expected key=value; a sweep (-m) starts its jobs itself.")
         if text.partition("=")[0].lstrip("+") == STRATEGY and text.partition("=")[2] != "multi_worker":
-            raise UserError(f"'{text}' received. Expected no other strategy than multi_worker, which is set here.")
+            raise UserError(f"'{text}' received. Expected multi_worker, which this script sets itself.")
     if not rest:
-        raise UserError("No recipe was given. Expected such as: workers=2 recipe=bnn.")
+        raise UserError("No recipe was given. Expected, for example: workers=2 recipe=bnn.")
     known = {each.partition("=")[0].lstrip("+") for each in rest}
     added = {STRATEGY: "multi_worker", THREADS: max(1, usable_cores() // options.workers)}
     options.overrides = [*rest, *(f"{key}={value}" for key, value in added.items() if key not in known)]

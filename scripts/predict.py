@@ -114,7 +114,7 @@ def _command(options: Options) -> int:
         options.model, network=options.network, checkpoint=options.checkpoint, plugins=options.plugins
     )
     if card is None:
-        raise UserError(f"{options.model} has no card beside it. Expected its {Path(options.model).name}.json, too.")
+        raise UserError(f"{options.model} has no card. Expected {Path(options.model).name}.json next to it.")
     size, skipped = options.batch_size, list[str]()
     if card.inputs:
         examples = find_several(options.paths, card.inputs, size)
@@ -125,7 +125,7 @@ def _command(options: Options) -> int:
     for line in skipped:
         print(f"Left out: {one_line(line)}.", file=sys.stderr)
     if found is None:
-        raise UserError(f"None of {len(options.paths)} images can be read. Give others.")
+        raise UserError(f"None of {len(options.paths)} images can be read. Expected readable image files.")
     if options.output not in (None, STANDARD_OUTPUT):
         path = user_path(str(options.output), "output")
         write_file(path, as_csv(found) if path.suffix == SUFFIXES[0] else as_json(found))
@@ -187,7 +187,7 @@ def find_examples(
     """
     arrays = [path for path in paths if path.lower().endswith(ARRAY_SUFFIXES)]
     if arrays and len(paths) > 1:
-        raise UserError(f"Received {arrays[0]} beside other images. Expected one npz or npy file, or images.")
+        raise UserError(f"Received {arrays[0]} together with other images. Expected one npz or npy file, or images.")
     if array is not None and not (arrays and arrays[0].lower().endswith(".npz")):
         raise UserError(f"array={array} received without an npz file. Expected images=<file>.npz, or no array.")
     if arrays:
@@ -261,7 +261,7 @@ def find_several(paths: Sequence[str], inputs: Mapping[str, Preparation], size: 
     rows = {name: _read_rows(path, None, (f"x_test_{name}", name)) for name in inputs}
     sizes = {len(each) for each in rows.values()}
     if len(sizes) > 1:
-        raise UserError(f"'{path}' holds inputs of {sorted(sizes)} examples. Expected as many of each.")
+        raise UserError(f"'{path}' holds inputs of {sorted(sizes)} examples. Expected the same number for each.")
     for parts in zip(*(_of_rows(rows[name], each, size) for name, each in inputs.items()), strict=True):
         yield parts[0][0], {name: part for name, (_, part) in zip(inputs, parts, strict=True)}
 

@@ -85,8 +85,8 @@ def measure(options: Options) -> Scan:
     not_zero = kept_from_zero(kernels, lambda: shipped_weights(run.trainer, run.step)[network.name])
     if not_zero:
         warnings.warn(
-            f"Hooks of the run round pruned weights of {first_of(not_zero)} to values other than 0, and these are "
-            "measured. A run without these hooks shows what zeros cost.",
+            f"Hooks of the run round pruned weights of {first_of(not_zero)} to nonzero values, so these are "
+            "measured. Use a run without these hooks to measure real zeros.",
             stacklevel=2,
         )
     mode = mode_of(options.metric, run.best.mode if options.metric == run.best.monitor else AUTO)

@@ -112,7 +112,7 @@ def _look(directory: Path) -> Findings:
     if not (directory / SUMMARY).exists():
         found.notes.append(f"There is no {SUMMARY}: the run was killed, or is training.")
     elif summary and not complete:
-        found.notes.append(f"The run ended before its time: {summary.get('status')}.")
+        found.notes.append(f"The run ended early: {summary.get('status')}.")
     wanted = "hookline.hooks.monitors.metrics_jsonl.MetricsJsonl" in targets
     lines = _metrics(directory / METRICS, found, wanted=wanted, complete=complete)
     index = _checkpoints(directory / CHECKPOINTS, found)
@@ -132,8 +132,8 @@ def _changed_config(path: Path, config: Line, checkpoints: Mapping[str, Checkpoi
     before = {name: each.environment.get(CONFIG_DIGEST, digest) for name, each in checkpoints.items()}
     if changed := [name for name, each in before.items() if config and each != digest]:
         yield (
-            f"{path} has changed since {', '.join(changed)} {'was' if len(changed) == 1 else 'were'} written. It must "
-            "be as it was to resume; for another run from these weights, use init_from=."
+            f"{path} has changed since {', '.join(changed)} {'was' if len(changed) == 1 else 'were'} written. Restore "
+            "it to resume; to start another run from these weights, use init_from=."
         )
 
 
@@ -309,7 +309,7 @@ def replay(config: dict[str, Any], older: Manifest, newer: Manifest) -> list[str
     more = f" and {len(differing) - SHOWN} others" if len(differing) > SHOWN else ""
     changed = f" Changed since: {'; '.join(changes)}." if changes else ""
     expected = files.tensors_digest(end.tensors)
-    return [f"{what} other bits, sha256 {digest} in place of {expected}: {shown}{more} differ.{changed}"]
+    return [f"{what} different bits, sha256 {digest} instead of {expected}: {shown}{more} differ.{changed}"]
 
 
 def rate_changes(start: Checkpoint, end: Checkpoint) -> dict[int, float]:

@@ -176,7 +176,7 @@ def import_optional(module: str, *, extra: str, needed_by: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise UserError(
-            f"{needed_by} needs the package {module}, which cannot be imported ({error}). Expected it installed: "
+            f"{needed_by} needs the package {module}, which cannot be imported ({error}). Install it: "
             f"python -m pip install -e '.[{extra}]', in a clone of this project."
         ) from error
 

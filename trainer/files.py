@@ -98,8 +98,8 @@ def check_folders(directory: Path, key: str) -> None:
                 for entry in entries:
                     if entry.is_symlink() and entry.is_dir():
                         raise UserError(
-                            f"{key}={directory} holds a link to a folder elsewhere: {entry.path}. Expected folders of "
-                            "its own: put the folder itself in its place, if you trust it."
+                            f"{key}={directory} contains a link to a folder: {entry.path}. Replace the link with the "
+                            "folder itself if you trust it."
                         )
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(entry.path)
@@ -161,7 +161,7 @@ def _descriptor(path: Path | str, flags: int, *, follow: bool = False) -> int:
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor
     os.close(descriptor)
-    raise OSError(errno.EINVAL, "it is not an ordinary file", str(path))
+    raise OSError(errno.EINVAL, "it is not a regular file", str(path))
 
 
 def _link(path: Path | str) -> OSError:

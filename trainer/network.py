@@ -156,7 +156,7 @@ def check_model(name: str, model: Any) -> None:
     if not isinstance(model, keras.Model):
         raise UserError(f"The model of '{name}' is a {type(model).__name__}. Expected a built keras.Model.")
     if not model.built:
-        raise UserError(f"The model of '{name}' is not built: it has no variables. Begin it with keras.Input.")
+        raise UserError(f"The model of '{name}' is not built: it has no variables. Start it with keras.Input.")
 
 
 def settle(model: keras.Model) -> None:
@@ -227,8 +227,8 @@ def check_training(model: keras.Model) -> None:
     for name in OF_TRAINING:
         if getattr(type(model), name) is not getattr(keras.Model, name):
             raise UserError(
-                f"The model '{model.name}' has its own {name}, which is not called here. Expected a model without, and "
-                "what it computes as a loss, or as an Objective of your own (recipes/OWN.md)."
+                f"The model '{model.name}' overrides {name}, which is not called here. Expected a model without it: "
+                "compute this in a loss, or in an Objective of your own (recipes/OWN.md)."
             )
 
 
@@ -237,9 +237,9 @@ def check_names(model: keras.Model) -> None:
     for layer in model._flatten_layers():
         if not SCOPE.fullmatch(layer.name):
             raise UserError(
-                f"The model '{model.name}' has a layer of the name '{layer.name}'. Expected letters without accents, "
-                "digits, '_', '.' and '-' alone, such as "
-                f"name='{re.sub(r'[^A-Za-z0-9_.-]+', '_', layer.name)}': TensorFlow takes no other."
+                f"The model '{model.name}' has a layer named '{layer.name}'. Expected only unaccented letters, "
+                "digits, '_', '.' and '-', such as "
+                f"name='{re.sub(r'[^A-Za-z0-9_.-]+', '_', layer.name)}': TensorFlow accepts no others."
             )
 
 

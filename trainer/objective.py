@@ -113,8 +113,8 @@ def hard_labels(batch: Batch, reader: str) -> tf.Tensor:
     """
     if SOFT_TARGETS in batch:
         raise UserError(
-            f"{reader} needs one class for each example, but the targets are shares of classes. Expected labels, and "
-            "a run without such as augment.mixup and augment.cutmix: leave them out, or write augment.<name>=null."
+            f"{reader} needs one class for each example, but the targets are class probabilities. Expected class "
+            "labels, and no augmentation that mixes examples, such as augment.mixup: set augment.<name>=null."
         )
     return batch["targets"]
 
@@ -245,7 +245,7 @@ def _check_objective(objective: Objective, networks: Sequence[str]) -> None:
 def _check_names(kind: str, names: Sequence[str]) -> None:
     for position, name in enumerate(names):
         if name in names[:position]:
-            raise UserError(f"Two of the {kind}s are named '{name}'. Expected a name of its own for each {kind}.")
+            raise UserError(f"Two of the {kind}s are named '{name}'. Expected a different name for each {kind}.")
         if not name or "/" in name:
             article = "An" if kind == "objective" else "A"
             raise UserError(f"{article} {kind} is named '{name}'. Expected a name without '/', such as 'generator_0'.")

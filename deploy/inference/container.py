@@ -81,10 +81,10 @@ def read_container(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, np.
         metadata = entries.pop(METADATA, {})
         found, version = metadata.get("format"), metadata.get("version")
         require(found == kind, f"its format is {found!r:.40}, expected {kind!r}.")
-        require(version == VERSION, f"its version is {version!r:.40}, expected {VERSION!r}, of another Hookline.")
+        require(version == VERSION, f"its version is {version!r:.40}, expected {VERSION!r}: another Hookline wrote it.")
         own = {key: metadata[key] for key in ("format", "version", "model")}
         is_sound = _digest(own, entries, [data]) == metadata[DIGEST]
-        require(is_sound, "its SHA-256 is not the one in it, so it was changed or damaged.")
+        require(is_sound, "its SHA-256 does not match: the file was modified or damaged.")
         return parse_json(metadata["model"]), {name: _array(data, entry) for name, entry in entries.items()}
 
 

@@ -48,7 +48,7 @@ class Model:
         self._examples = max(1, CHUNK // widest)
         classes, outputs = graph.classes, self.values[graph.output].shape[-1]
         fits = classes is None or len(classes) == outputs
-        require(fits, f"The model names other classes than its {outputs} outputs.")
+        require(fits, f"The number of class names differs from the {outputs} outputs.")
 
     def __call__(self, inputs: np.ndarray) -> np.ndarray:
         """Return the outputs: float32 [batch, ...].

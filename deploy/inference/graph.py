@@ -191,7 +191,7 @@ def parse_graph(model: Mapping[str, Any]) -> Graph:
 def _parse_op(op: str, name: str, inputs: list[str], output: str, **given: Any) -> Op:
     """Return an operation with all fields."""
     if op not in FIELDS or not FIELDS[op].keys() >= given.keys():
-        raise UserError(f"It has the operation {op!r:.40} with {', '.join(given)!r:.80}, of another version.")
+        raise UserError(f"It has the operation {op!r:.40} with {', '.join(given)!r:.80}: another version wrote it.")
     fields = {**FIELDS[op], **{key: _from_json(each) for key, each in given.items()}}
     return Op(op, name, tuple(inputs), output, fields)
 

@@ -108,7 +108,7 @@ def _output(context: Context, places: Sequence[int], taken: int, filters: int, *
     require(taken == received, f"The kernel of {label} takes {taken} channels. Received: {received}.")
     require(not exact or terms <= MAX_TERMS, f"{label} adds up {terms:,} signs. Expected {MAX_TERMS:,} at most.")
     fits = bias is None or bias.shape == (filters,)
-    require(fits, f"The bias of {label} has another shape than ({filters},).")
+    require(fits, f"The bias of {label} has the wrong shape. Expected ({filters},).")
     return Value((*places, filters), INTEGER if exact and kernel.scale is None and bias is None else FLOAT)
 
 
@@ -322,7 +322,7 @@ def reshape(context: Context) -> Made:
     before, kind = context.input.shape, context.input.kind
     shape = context.fields.get("shape", (math.prod(before),))
     is_same = math.prod(shape) == math.prod(before)
-    require(is_same, f"{context.op.label} gives {shape} from {before}. Expected as many entries.")
+    require(is_same, f"{context.op.label} gives {shape} from {before}. Expected the same number of entries.")
     output, last = Value(shape, kind), before[-1]
     if kind != BINARY:
         return output, lambda arrays: arrays[0].reshape(-1, *shape)
@@ -352,7 +352,7 @@ def concatenate(context: Context) -> Made:
     """Return the step that joins values along an axis."""
     axis, inputs = context.fields["axis"], context.inputs
     joined = np.concatenate([np.empty((0, *value.shape)) for value in inputs], axis)  # NumPy compares the shapes
-    require(axis % joined.ndim != 0, f"{context.op.label} got axis {axis}. Expected another one than the batch's.")
+    require(axis % joined.ndim != 0, f"{context.op.label} got axis {axis}. Expected any but the batch axis.")
     kinds = {value.kind for value in inputs}
     output = Value(joined.shape[1:], kinds.pop() if len(kinds) == 1 else FLOAT)
     if output.kind == BINARY:

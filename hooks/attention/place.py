@@ -87,8 +87,8 @@ def refuse_sign_after(place: Place) -> None:
         operation = node.operation
         if isinstance(operation, InputQuantizer) and operation.quantizer.is_sign:
             raise UserError(
-                f"The gate after '{place.layer}' stands before the quantizer '{operation.name}', for which a dropped "
-                f"feature is sign(0) = +1 and not 0. Expected layer={operation.name}, or one with a batch norm between."
+                f"The gate after '{place.layer}' feeds the quantizer '{operation.name}', which turns dropped features "
+                f"into sign(0) = +1, not 0. Expected layer={operation.name}, or one with a batch norm between."
             )
         if type(operation).__name__ in ZERO_KEEPING and not isinstance(operation, keras.Model):
             dropped |= {id(tensor) for tensor in node.output_tensors}

@@ -111,8 +111,8 @@ def layer_loss_advice(micro_batches: int) -> str | None:
         return None
     return (
         "a layer has add_loss or an activity_regularizer, and a step takes the mean of its loss over "
-        f"{micro_batches} micro batches: a sum over examples counts 1/{micro_batches} of what it does with "
-        f"trainer.accumulation_steps=1. Let the loss be a mean over examples, or multiply it by {micro_batches}."
+        f"{micro_batches} micro batches: a sum over examples weighs only 1/{micro_batches} as much as "
+        f"with trainer.accumulation_steps=1. Let the loss be a mean over examples, or multiply it by {micro_batches}."
     )
 
 

@@ -141,12 +141,12 @@ def _network_lines(networks: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def describe_network(network: Mapping[str, Any]) -> str:
-    """Return a network's kind and its cost per example, such as "BNN; MACs an example: 640 1-bit x 1-bit"."""
+    """Return a network's kind and its cost per example, such as "BNN; MACs per example: 640 1-bit x 1-bit"."""
     if "macs" not in network:
         return ""
     macs = network["macs"]
     counts = ", ".join(f"{count:,} {name}" for name, count in macs["by_precision"].items() if count) or "none known"
-    text = f"{network['kind']}; MACs an example: {counts}"
+    text = f"{network['kind']}; MACs per example: {counts}"
     return f"{text}; not counted: {', '.join(macs['uncounted'])}" if macs["uncounted"] else text
 
 

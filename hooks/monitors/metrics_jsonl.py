@@ -77,7 +77,7 @@ class MetricsJsonl(HostHook):
         try:
             there = len(self._waiting) + (len(lines_until(path, run.step)) if path.exists() else 0)
         except OSError as error:
-            raise UserError(f"{path} cannot be read: {error.strerror}. Expected what the run wrote.") from error
+            raise UserError(f"{path} cannot be read: {error.strerror}. Expected the file of this run.") from error
         if there < self._reports:
             warnings.warn(
                 f"{path} has {there} of the {self._reports} reports until step {run.step}: the others are lost. "

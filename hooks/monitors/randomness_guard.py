@@ -20,7 +20,7 @@ EXAMPLES, DRAWS = 16, 4
 UNLIKELY = 1e-6  # chance of a false alarm
 COIN = 0.5  # assumed for changes made to every example: a coin flip is the least varied one
 WARN, STOP = "warn", "stop"
-REMEDY = "Expected draws of its own for each example, from its seeds alone: see trainer/input/order.py."
+REMEDY = "Expected independent draws for each example, derived only from its seeds: see trainer/input/order.py."
 
 Changed: TypeAlias = "Callable[[Batch, tf.Tensor], dict[str, Batch]]"
 
@@ -82,12 +82,12 @@ def find_faults(training: TrainingBatches, step: int) -> list[str]:
     examples = training.read(rows)
     if differing := _differing(examples, training.read(rows)):
         return [
-            f"The data gives {_listed(differing)} of the same rows differently at each reading: no run can be repeated "
-            "or resumed. Expected the same at each reading; put random changes into augment."
+            f"Reading the same rows twice returns different {_listed(differing)}, so no run can be repeated or "
+            "resumed. Expected the same result each time; put random changes into augment."
         ]
     faults = _augment_faults(training, examples, now) if training.augmentation else {}
     if not faults and (differing := _differing(training.batch(now), training.batch(now))):
-        return [f"Two runs of one seed would differ in {_listed(differing)} of a batch. {REMEDY}"]
+        return [f"Two runs with one seed would differ in {_listed(differing)} of a batch. {REMEDY}"]
     return [f"augment.{name} {fault} {REMEDY}" for name, fault in faults.items()]
 
 
@@ -112,12 +112,12 @@ def _augment_faults(training: TrainingBatches, examples: Batch, step: tf.Tensor)
         alike -= _varied(traced, alike, examples, row, seeds)
     once, again = change(examples, seeds[0]), change(examples, seeds[0])
     faults = {
-        name: f"gives other {_listed(differing)} for the same seeds: two runs of one seed would differ."
+        name: f"gives different {_listed(differing)} for the same seeds: two runs with one seed would differ."
         for name in alone
         if (differing := _differing(once[name], again[name]))
     }
-    faults |= dict.fromkeys(alike, "does the same to all examples of a batch.")
-    frozen = f"gives the same at each of {DRAWS} steps: it draws once and for all, or a cache keeps what it drew."
+    faults |= dict.fromkeys(alike, "makes the same random change to all examples of a batch.")
+    frozen = f"gives the same result at each of {DRAWS} steps: it draws only once, or a cache keeps its first draw."
     faults |= dict.fromkeys(still, frozen)
     return {name: faults[name] for name in alone if name in faults}
 

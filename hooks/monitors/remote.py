@@ -30,7 +30,7 @@ class RemoteLogger(HostHook):
     """Send reports to a service from a thread, each step once, even if a killed run is resumed.
 
     A file in the run directory holds the id of the remote run. A resumed run sends the reports in `metrics.jsonl` that
-    follow the service's last step. After an error, this process warns once and sends nothing more.
+    follow the service's last step. After an error, this process warns once and stops sending reports.
     """
 
     package = ""
@@ -130,8 +130,8 @@ class RemoteLogger(HostHook):
         """Warn once that nothing more is sent, from the training thread, which also draws the progress bar."""
         if self._failure and self._thread is not None:
             warnings.warn(
-                f"The hook '{self.name}' sends nothing more: {self._failure}. The run continues, and {FILE_NAME} has "
-                "every report.",
+                f"The hook '{self.name}' has stopped sending reports: {self._failure}. The run continues, and "
+                f"{FILE_NAME} has every report.",
                 stacklevel=2,
             )
             self._thread = None
@@ -141,7 +141,7 @@ class RemoteLogger(HostHook):
         try:
             identifier = str(read_json(record)["id"]) if record.exists() else uuid.uuid4().hex
             if not re.fullmatch("[A-Za-z0-9]{1,64}", identifier):
-                raise ValueError(f"{record} names no run")
+                raise ValueError(f"{record} contains no valid run id")
             write_whole(record, json.dumps({"id": identifier}))
             sent = self.connect(identifier, reports)
             while isinstance(job := queue.get(), tuple):

@@ -22,7 +22,7 @@ def open_storage(place: str) -> Any:
     if "://" in place:
         waits = {"connect_args": {"timeout": 60}} if place.startswith("sqlite") else None
         return optuna.storages.RDBStorage(place, engine_kwargs=waits)
-    os.close(open_lock(Path(place)))  # refuses all but ordinary files: the directory may be untrusted
+    os.close(open_lock(Path(place)))  # refuses all but regular files: the directory may be untrusted
     lock: Any = JournalLock(Path(place))
     return optuna.storages.JournalStorage(journal.JournalFileBackend(place, lock_obj=lock))
 

@@ -91,7 +91,7 @@ class TrialPruner(HostHook):
             trial.intermediate_values = {step: each for step, each in known if step <= report.step}
             prunes = self._study.pruner.prune(self._study, trial)
         except Exception as error:  # noqa: BLE001 - whatever a storage raises, the run continues
-            warnings.warn(f"The hook '{self.name}' prunes no more: {one_line(str(error))[:200]}.", stacklevel=2)
+            warnings.warn(f"The hook '{self.name}' stops pruning trials: {one_line(str(error))[:200]}.", stacklevel=2)
             self._study = None
             return
         self._reported += 1

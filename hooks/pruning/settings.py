@@ -135,7 +135,7 @@ class Settings:
         self.initial_sparsity = check_number("initial_sparsity", self.initial_sparsity, 0, 1)
         begin, end = check_number("begin_epoch", self.begin_epoch, 0), self.end_epoch
         if end is not None and check_number("end_epoch", end, 0) < begin:
-            raise UserError(f"end_epoch={end} is before begin_epoch={begin}. Expected an end after the begin.")
+            raise UserError(f"end_epoch={end} is before begin_epoch={begin}. Expected end_epoch >= begin_epoch.")
         check_integer("frequency", self.frequency)
         check_number("frequency_growth", self.frequency_growth, minimum=1.0)
         check_number("power", self.power, minimum=0.0, above_minimum=True)

@@ -26,8 +26,8 @@ def step_axes(layer: keras.Layer, kernel: keras.Variable) -> tuple[int, ...]:
     """Return the axes of a kernel along which step sizes differ; none if the whole kernel has one step."""
     if kernel.dtype != "float32":
         raise UserError(
-            f"The kernel '{kernel.path}' is {kernel.dtype}, which holds no grid of 8 bits. Expected float32; layers of "
-            "dtype=mixed_bfloat16 have such kernels."
+            f"The kernel '{kernel.path}' is {kernel.dtype}, but an 8-bit grid needs float32. Layers with "
+            "dtype=mixed_bfloat16 have float32 kernels."
         )
     return channel_axes(layer, kernel) if is_of(layer, (*CONVOLUTIONS, *DEPTHWISE, *SEPARABLE)) else ()
 

@@ -79,7 +79,7 @@ def rate_advice(optimizer: keras.optimizers.Optimizer, *, steps: int, clip: floa
     if rate * steps < LEAST_WAY * clip:
         return (
             f"{steps} steps of {name}, at a learning rate of {rate:.2g} on average, move a latent weight by "
-            f"{rate * steps:.2g} at most, and its clip is {clip:g} away from 0: most signs stay as they were drawn. "
+            f"{rate * steps:.2g} at most, and its clip is {clip:g} away from 0: most signs keep their initial value. "
             f"Set optimizer.learning_rate={highest * clip / (rate * steps):.1g}, or train longer."
         )
     if rate > LONGEST_STEP * clip:

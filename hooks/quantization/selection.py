@@ -166,8 +166,8 @@ def refuse_quantized(model: keras.Model, *, activations: bool, steps: bool) -> N
     taken = {"activation quantizer": activations, "step sizes": steps}
     if any(asked and role in roles for role, asked in taken.items()):
         raise UserError(
-            f"Two hooks round the activations of '{model.name}' or train step sizes. Expected one that does; others "
-            "with activation_bits=null and ranges=average, for other `layers`."
+            f"Two hooks round the activations of '{model.name}' or train step sizes. Expected only one such "
+            "hook; give the others activation_bits=null, ranges=average and different `layers`."
         )
 
 
@@ -185,7 +185,7 @@ def left_to_others(
     if taken and (idle or "*" not in ([patterns] if isinstance(patterns, str) else patterns)):
         other = rounded[taken[0].name]
         raise UserError(
-            f"Two hooks round the kernel '{taken[0].name}': {other} and {key}. Expected one hook for each kernel: "
-            f"other patterns for hooks.{other}.layers or hooks.{key}.layers, where '*' leaves out what {other} has."
+            f"Two hooks round the kernel '{taken[0].name}': {other} and {key}. Expected one hook per kernel: "
+            f"change hooks.{other}.layers or hooks.{key}.layers, where '*' leaves out the kernels of {other}."
         )
     return taken

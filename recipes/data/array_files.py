@@ -26,7 +26,7 @@ class NpyRows:
         stored = open_npy(path)
         if not stored.flags.c_contiguous:
             raise UserError(
-                f"'{path}' is in Fortran order, so that each row lies scattered. Save it again with "
+                f"'{path}' is in Fortran order, which scatters each row. Save it again with "
                 "numpy.save(path, numpy.ascontiguousarray(array)), or set data.cache=memory."
             )
         self.path, self.shape = path, stored.shape
@@ -134,8 +134,8 @@ class ArrayFiles:
         if not self.is_npz and (beside := user_path(name, option)).is_file():
             return np.array(open_npy(beside))
         raise UserError(
-            f"{option}={name} names no array of '{self.path}', which holds {', '.join(self.sizes)}; expected one of "
-            "them, or beside npy files the path of another."
+            f"{option}={name} is not an array of '{self.path}', which holds {', '.join(self.sizes)}; expected one "
+            "of these or, with npy files, the path of another."
         )
 
 
@@ -149,13 +149,13 @@ def find_arrays(path: str, targets: str | None) -> ArrayFiles:
         )
     if given.suffix.lower() == ".npy" and not given.is_dir():
         if not targets:
-            raise UserError(f"'{given}' holds inputs alone. Set data.targets=<labels.npy>.")
+            raise UserError(f"'{given}' holds only inputs. Set data.targets=<labels.npy>.")
         labels = user_path(str(targets), "data.targets")
         if not labels.is_file():
             raise UserError(f"data.targets '{labels}' does not exist; expected an npy file, the label of each input.")
         return _of_npy(given, {INPUTS: given, TARGETS: labels})
     if targets is not None:
-        raise UserError(f"data.targets={targets} received beside '{given}', which has its own labels. Set it to null.")
+        raise UserError(f"data.targets={targets} received, but '{given}' has its own labels. Set it to null.")
     if not given.is_dir():
         try:
             with zipfile.ZipFile(given) as archive:

@@ -136,7 +136,7 @@ def _require(files: ArrayFiles, *names: str) -> None:
     if missing:
         raise UserError(
             f"'{files.path}' holds {', '.join(files.sizes) or 'no array'}; expected x_train and y_train (and x_test, "
-            f"y_test, x_validation, y_validation where there are such), or inputs and targets. Add {missing[0]}."
+            f"y_test, x_validation, y_validation if there are any), or inputs and targets. Add {missing[0]}."
         )
 
 
@@ -164,7 +164,7 @@ def _sources(
     """Return the source of every part, and the preparation of each input, the same in all parts."""
     several = any("/" in column for column in columns[TRAIN])
     if (files.is_npz or several) and options["cache"] == "none":
-        what = "which has several inputs or targets" if several else "an npz, of which no single rows can be read"
+        what = "which has several inputs or targets" if several else "an npz, whose rows cannot be read one by one"
         raise UserError(
             f"data.cache=none received for '{files.path}', {what}; expected a folder of x_train.npy and "
             "y_train.npy, or data.cache=auto."
@@ -184,7 +184,7 @@ def _sources(
             check_shape(stored, forms.setdefault(column, form).raw_shape, where)
             if form != forms[column]:
                 raise UserError(
-                    f"{where}: inputs of dtype {stored.dtype} would be scaled in another way than those to train on; "
+                    f"{where}: inputs of dtype {stored.dtype} would be scaled differently from the training inputs; "
                     "expected one dtype. Convert them, or set data.scale."
                 )
             if held:

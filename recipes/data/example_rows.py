@@ -93,7 +93,7 @@ def _arrays(read: Callable[[], Any], where: str) -> dict[str, np.ndarray]:
             given = {INPUTS: given[0], TARGETS: given[1]}
         if not isinstance(given, Mapping) or not {INPUTS, TARGETS} <= given.keys():
             found = f"the keys {', '.join(map(str, given))}" if isinstance(given, Mapping) else type(given).__name__
-            expected = "inputs and target, or a mapping with these two, and sample_weights where there are any"
+            expected = "inputs and target, or a mapping with these two, and sample_weights if there are any"
             raise UserError(f"received {found}; expected {expected}.")
         arrays = {str(name): np.array(value) for name, value in given.items()}
     except UserError as error:
@@ -117,4 +117,4 @@ def _check_alike(found: Formats, formats: Formats, row: int, alike: str) -> None
         ", ".join(f"{name} {each[0]} of shape {list(each[1])}" for name, each in one.items() if other.get(name) != each)
         for one, other in ((found, formats), (formats, found))
     )
-    raise UserError(f"row {row}: {shown or 'less'}; expected {wanted or 'no more'}, as in row 0. {alike}")
+    raise UserError(f"row {row}: {shown or 'arrays missing'}; expected {wanted or 'no more'}, as in row 0. {alike}")

@@ -168,7 +168,7 @@ def _entries(folder: Path) -> tuple[list[Path], list[str]]:
         with os.scandir(folder) as scan:
             entries = sorted((entry.name, entry.path, entry.is_dir()) for entry in scan)
     except OSError as error:
-        raise UserError(f"'{folder}' cannot be read ({error.strerror}). Check who may read it.") from error
+        raise UserError(f"'{folder}' cannot be read ({error.strerror}). Check its permissions.") from error
     seen = [each for each in entries if not each[0].startswith(".") and each[0].lower() not in LITTER]
     return [Path(path) for _, path, is_dir in seen if is_dir], [path for _, path, is_dir in seen if not is_dir]
 
@@ -230,7 +230,7 @@ def _without_copies(listing: ImageListing, parts: dict[str, np.ndarray], duplica
     example = f"such as '{listing.paths[row]}' and '{listing.paths[same]}'"
     if duplicates == "refuse":
         raise UserError(
-            f"{found}, {example}; expected none, because a test on training images says nothing. Remove one of "
+            f"{found}, {example}; expected none, because a test on training images is meaningless. Remove one of "
             "each, or set data.duplicates=drop to leave them out of training."
         )
     warnings.warn(f"{found}, {example}. They stay only in the last of train, validation, test.", stacklevel=3)

@@ -39,7 +39,7 @@ def check_fits(size: int, what: str, remedy: str) -> None:
     """Check that examples take no more than half of the machine's memory."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if size > SHARE * total:
-        raise UserError(f"{what} takes {size / 2**30:.1f} GiB of {total / 2**30:.1f} GiB; expected half. {remedy}")
+        raise UserError(f"{what} takes {size / 2**30:.1f} GiB of {total / 2**30:.1f} GiB; the limit is half. {remedy}")
 
 
 def map_in_chunks(pool: ThreadPoolExecutor, function: Callable[[Item], Value], items: Sequence[Item]) -> list[Value]:
@@ -128,7 +128,7 @@ def _axes(stored: tuple[int, ...], channels: str, where: str) -> str:
     if channels == "auto" and len(stored) == 3 and stored[0] in FEW_CHANNELS and stored[2] not in (*FEW_CHANNELS, 2, 4):
         raise UserError(
             f"{where}: inputs of shape {list(stored)} look like [channels, height, width]; expected [height, width, "
-            "channels]. Set data.channels=first to move the axis, or data.channels=last if they are what they say."
+            "channels]. Set data.channels=first to move the axis, or data.channels=last if the shape is correct."
         )
     return "first" if channels == "first" else "new" if len(stored) == 2 and channels != "none" else "last"
 

@@ -137,7 +137,7 @@ def hold_out(
     if split in NEEDS and (groups if split == "group" else keys) is None:
         name = NEEDS[split]
         raise UserError(
-            f"data.split={split} needs {name}. Set data.{name} to their array, or give your source an attribute {name}."
+            f"data.split={split} needs {name}. Set data.{name} to an array, or add an attribute {name} to your source."
         )
     if split == "group":
         return split_indices(size, held_out, seed, labels, groups=groups)

@@ -97,7 +97,7 @@ def tfrecord(
         options,
         class_names=names,
         classes=count,
-        remedy=None if classes else "Check data.label_key and data.first_label, or set data.classes if this is meant.",
+        remedy=None if classes else "Check data.label_key and data.first_label, or set data.classes if intended.",
         settings=[index.files, form.shape, form.fit, image_key, label_key, group_key, raw_shape],
         checked=("train",),
         stamps=lambda rows: index.digests[rows].tolist(),
@@ -116,7 +116,7 @@ def _load(index: RecordIndex, key: str, form: Preparation, shape: tuple[int, ...
     if shape is None:
         return decode_image(image, form)
     if len(image) != np.prod(shape):
-        raise UnreadableImage(f"it has {len(image)} bytes, and data.shape {list(shape)}")
+        raise UnreadableImage(f"it has {len(image)} bytes, which does not match data.shape {list(shape)}")
     return fit_pixels(np.frombuffer(image, np.uint8).reshape(shape), form)
 
 

@@ -13,8 +13,8 @@ def check_role(model: str, role: str | None, latent_size: int | None) -> int:
     """Return the latent size of a generator, 0 for a discriminator; refuse any other role."""
     if role not in (GENERATOR, DISCRIMINATOR):
         raise UserError(
-            f"model={model} received, which is a generator and a discriminator. Expected recipe=gan or recipe=sgan "
-            "with it, or a model with one output for each class, such as model=mlp."
+            f"model={model} builds a generator and a discriminator. Expected recipe=gan or recipe=sgan, "
+            "or a model with one output for each class, such as model=mlp."
         )
     return 0 if role == DISCRIMINATOR else latent_size or 0
 

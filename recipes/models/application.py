@@ -62,7 +62,7 @@ def _range(given: Sequence[float] | None, preparation: Preparation | None) -> tu
         return float(given[0]), float(given[1])
     if preparation is None or preparation.peak is None:
         raise UserError(
-            "The data does not say which values its pixels have. Expected model.input_range=[<black>, <white>], such "
+            "The data does not define the range of its pixels. Expected model.input_range=[<black>, <white>], such "
             "as [0, 255], or data.scale=pixels."
         )
     return preparation.black_and_white

@@ -62,7 +62,7 @@ def keras_file(
     shape = getattr(model, "output_shape", None)
     if isinstance(shape, tuple) and isinstance(shape[-1], int) and shape[-1] != classes:
         raise UserError(
-            f"The model of model.path={path} has {shape[-1]} outputs. Expected {classes}: one for each class of the "
+            f"The model of model.path={path} has {shape[-1]} outputs. Expected {classes}, one for each class of the "
             "data: model.new_head=true replaces the last layer."
         )
     return model

@@ -85,7 +85,7 @@ def read_run(directory: Path, name: str | None = None) -> StoredRun:
     try:
         config = read_stored(str(directory), "run")
         if lookup(config, "task._target_") == PYTHON:
-            raise UserError(f"{directory} was trained by Python. Expected a run of the command line.")
+            raise UserError(f"{directory} was trained from Python. Expected a run of the command line.")
         recipe = recipe_of(str(directory), "run")
     except UserError as error:
         raise UserError(str(error).removeprefix("run=")) from error  # a path that the user named directly

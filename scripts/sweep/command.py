@@ -52,7 +52,7 @@ class SweepTask:
             here = submitit.helpers.TorchDistributedEnvironment()  # SLURM's own variables take precedence
             worker = int(here.export(set_cuda_visible_devices=False, overwrite=True).rank)
         if (descriptor := claim(directory, number, worker)) is None:
-            say(f"Job {number} runs already, by another task.")
+            say(f"Job {number} is already running in another task.")
             return 0
         if job not in missing_jobs(sweep):
             record(sweep, job)

@@ -98,7 +98,7 @@ def open_sweep(command: Command) -> OpenSweep:
         )
     searches = command.trials is not None or (recorded is not None and recorded.trials is not None)
     if command.storage is not None and not searches:
-        raise UserError("--storage received, which is for the study of a search. Expected --trials <number> beside.")
+        raise UserError("--storage received, which is for the study of a search. Expected --trials <number> with it.")
     for override in command.overrides:
         if override.partition("=")[0].lstrip("+") == "run_dir":
             raise UserError(
@@ -196,8 +196,8 @@ def _grid(command: Command, directory: Path, recorded: Sweep | None) -> OpenSwee
     for other in sweep.jobs:
         if frozenset(other.overrides) not in asked:
             raise UserError(
-                f"{directory} holds another sweep: of the job '{' '.join(other.overrides)}', which this command line "
-                "lacks. Expected all of its jobs, with more or without, or another directory."
+                f"{directory} holds another sweep, with the job '{' '.join(other.overrides)}' that this command "
+                "line lacks. Expected all of its jobs, and optionally more, or another directory."
             )
     new = [job for key, job in asked.items() if key not in before]
     for job in new:
@@ -238,7 +238,7 @@ def read_space(command: Command, texts: Sequence[str]) -> tuple[list[str], dict[
     space = {each.get_key_element(): _distribution(each) for each in overrides if each.is_sweep_override()}
     if not space:
         raise UserError(
-            "--trials received, but no override says what to search. Expected such as "
+            "--trials received, but no override says what to search. Expected, for example, "
             "'optimizer.learning_rate=tag(log, interval(1e-4, 1e-2))' or model.activation=tanh,relu."
         )
     return fixed, space

@@ -220,7 +220,7 @@ class SweepRun:
         name = signal.Signals(self._signals[0]).name
         if first and self._running:
             count = len(self._running)
-            say(f"{name}: {count} job{'s' if count > 1 else ''} will save and end. Once more ends them at once.")
+            say(f"{name}: {count} job{'s' if count > 1 else ''} will save and end. A second signal ends them at once.")
         for _, process in self._running.values():
             if first and len(self._signals) == 1:
                 with suppress(ProcessLookupError):

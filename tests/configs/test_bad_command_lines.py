@@ -63,7 +63,7 @@ MISTAKES = {
         "trainer.strategy=multi_worker trainer.replicas=2": "Expected trainer.replicas=null",
         f"{MIRRORED} trainer.replicas=3": "Expected trainer.batch_size=63 or trainer.batch_size=66",
         f"{MIRRORED} trainer.replicas=4 trainer.classes_per_batch=4": "use fewer replicas",
-        "optimizer.gradient_accumulation_steps=4": "Expected trainer.accumulation_steps=4 in its place",
+        "optimizer.gradient_accumulation_steps=4": "Use trainer.accumulation_steps=4 instead",
         **{f"optimizer.learning_rate={rate}": "Expected a number above 0" for rate in ("0", "nan")},
         "plugins=[os]": "a module of Python itself",
         "\"plugins=['a b']\"": "there is no module 'a b'",

@@ -54,7 +54,7 @@ def test_a_text_shows_keys_defaults_and_comments():
     )
     assert text == entry_text("+hooks.prune.final_sparsity.dense")
     assert "16 s on 2 cores" in entry_text("recipe.gradient_reversal")  # from the header's second line
-    seed = "seed=0 int; everything random follows from it; at least 0; at most 2147483647"
+    seed = "seed=0 int; seed of everything random; at least 0; at most 2147483647"
     assert " ".join(entry_text("seed").split()).endswith(seed)
     listed = re.findall(r"^  ([a-z]\w+)(?: \*)? {2,}\S", help_text().partition("Flags")[0], re.M)
     assert {"bnn", "prune", "custom", "seed", "epochs"} < set(listed)

@@ -120,7 +120,7 @@ def test_a_package_that_plugins_names_offers_configs_in_the_same_way(tree, tmp_p
 
 def test_a_package_that_cannot_be_found_is_told_with_where_to_look(tree, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    message = "there is no module 'nowhere'. Expected it installed, or PYTHONPATH="
+    message = "there is no module 'nowhere'. Install it, or put PYTHONPATH="
     assert message in refusal(job, tree, "plugins=[nowhere]")
     Path("nowhere.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)

@@ -82,7 +82,7 @@ def test_what_would_change_the_run_is_refused(run):
         (["data.path=here"], "Unknown argument of data 'path'"),  # these digits lie nowhere
         (["trainer.epochs=8", "trainer.batch_size=32"], "trainer.batch_size is 64, 32"),
         (["hooks.bnn_rounding=null"], "hooks.bnn_rounding is"),
-        (["recipe=baseline"], "the recipe 'bnn' that it is"),
+        (["recipe=baseline"], "a resumed run keeps its recipe 'bnn'"),
         (["model=plain_cnn"], "no other recipe, group or hook"),
         (["+hooks=prune"], "+hooks=prune"),
         (["~hooks.bnn_rounding"], "~hooks.bnn_rounding"),
@@ -117,7 +117,7 @@ def test_what_is_no_run_is_refused(tmp_path, run):
 
 def test_a_file_does_not_name_the_packages_that_may_be_executed(run):
     change(run, plugins=["pip"], task={"_target_": "pip.main", "args": ["install", "evil"]})
-    assert_refused(r"Expected plugins=\[pip\] beside it, if you trust it", jobs, f"resume={run}")
+    assert_refused(r"on its own. If you trust it, add plugins=\[pip\]", jobs, f"resume={run}")
     change(run, plugins=["tests"], task={"_target_": "hookline.recipes.classification.classification"})
     (job,) = jobs(f"resume={run}", "plugins=[tests]")  # the user names it again
     assert job.config["plugins"] == ["tests"]

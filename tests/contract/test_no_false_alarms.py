@@ -39,7 +39,7 @@ def test_a_recipe_as_it_is_shipped_gives_no_alarm(recipe, tmp_path):
 
 HARMFUL = {
     "recipe=bnn optimizer.learning_rate=3e-4 trainer.monitor=metric/accuracy model.dropout=0.2": [
-        "most signs stay as they were drawn",
+        "most signs keep their initial value",
         "Set trainer.monitor_mode=max.",
         "what it drops becomes sign(0) = +1",
     ],

@@ -26,7 +26,7 @@ def test_a_file_is_known_by_its_name_and_a_directory_by_its_content(tmp_path: Pa
     for name, found in {"a.keras": "keras", "a b.tflite": "litert", ".x.12.onnx": "onnx"}.items():
         assert format_of(Path(name)).name == found
     for name in ("a.h5", "keras", "a_saved_model", "a.onnx.gz"):
-        assert_refused("is of no format that is known", format_of, Path(name))
+        assert_refused("has an unknown format", format_of, Path(name))
     assert_refused("is a directory without saved_model.pb", format_of, tmp_path)
     (tmp_path / "saved_model.pb").touch()
     assert format_of(tmp_path).name == "saved_model"

@@ -129,7 +129,7 @@ def half_binary() -> keras.Model:
 def test_the_file_computes_what_was_evaluated(build, bits: int, ranges: str, tmp_path: Path) -> None:
     model, path = trained(build(), weight_bits=bits, ranges=ranges), tmp_path / "a.tflite"
     assert is_fake_quantized(model)
-    assert "integers alone" in write_integer(model, path)
+    assert "integers only" in write_integer(model, path)
     inputs, _ = images()
     apart, same = steps_apart(path, model, inputs)
     assert (apart <= 1).mean() >= 0.99

@@ -42,7 +42,7 @@ def test_what_is_not_of_keras_is_named_and_what_is_of_keras_is_taken():
         (with_layer(layers.Lambda(double, name="lambda")), "double"),
         (keras.Sequential([keras.Input((4,)), with_layer(Double(name="twice"))], name="net"), "twice (Double)"),
     ):
-        with pytest.raises(UserError, match="format=sparse holds parts of Keras alone.") as caught:
+        with pytest.raises(UserError, match="format=sparse holds only Keras parts.") as caught:
             check_plain(model)
         assert f"also has: {named}." in str(caught.value)
     for given in (

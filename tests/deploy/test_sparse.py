@@ -179,8 +179,8 @@ UNFIT, NONE = "weights that do not fit", "cannot be loaded as format=sparse"
 DAMAGE = {
     "a layer of terabytes": (last_layer(units=10**12), UNFIT),
     "units that are negative": (last_layer(units=-3), NONE),
-    "a layer of another package": (other_class("os", "system"), "asks for system"),
-    "a layer that looks like one of Keras": (other_class("keras_hub.models", "Dense"), "asks for Dense"),
+    "a layer of another package": (other_class("os", "system"), "refers to system"),
+    "a layer that looks like one of Keras": (other_class("keras_hub.models", "Dense"), "refers to Dense"),
     "a layer that runs code": (other_class("keras.layers", "Lambda"), NONE),
     "no layers": (lambda model: model["network"]["config"].pop("layers"), NONE),
     "no model": (lambda model: model.update(network={"class_name": 3}), NONE),

@@ -50,22 +50,22 @@ def torchrun(**more):
 
 
 MISTAKES = [
-    ({}, "nothing says where the workers are"),
+    ({}, "no worker addresses are configured"),
     ({"TF_CONFIG": "{"}, "TF_CONFIG={ received"),
     ({"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}}'}, "a task that is one of them"),
     (tf_config(workers=()), "TF_CONFIG="),
     (tf_config(task=("worker", 2)), "a task that is one of them"),
-    (tf_config(ps=["p:1"]), "jobs chief and worker alone"),
+    (tf_config(ps=["p:1"]), "only the jobs chief and worker"),
     (tf_config(workers=("a:1", "b:99999")), "names the worker 'b:99999'"),
-    (slurm(index=4), "SLURM makes this worker 4 of 4"),
+    (slurm(index=4), "SLURM gives this worker the index 4, but there are 4 workers"),
     (slurm(count=3), "Requested 3 tasks but only 4 were assigned"),
     (slurm(tasks="1,x"), "1,x"),
     ({"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, "Expected a process that srun has started"),
     ({"RANK": "0", "WORLD_SIZE": "2"}, "MASTER_PORT=(not set) received"),
-    (torchrun(RANK="2"), "RANK makes this worker 2 of 2"),
+    (torchrun(RANK="2"), "RANK gives this worker the index 2, but there are 2 workers"),
     (torchrun(RANK="2", WORLD_SIZE="4", LOCAL_RANK="0"), "Expected HOSTS=host1,host2"),
-    (torchrun(WORLD_SIZE="3", HOSTS="a,b"), "as many workers on each"),
-    (torchrun(HOSTS="a[1"), "'a[1' cannot be read"),
+    (torchrun(WORLD_SIZE="3", HOSTS="a,b"), "equally many on each host"),
+    (torchrun(HOSTS="a[1"), "host list 'a[1'"),
 ]
 
 

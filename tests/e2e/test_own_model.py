@@ -90,7 +90,7 @@ def test_what_is_wrong_with_it_is_one_line(own_module, capfd):
         (OWN[1:], "_target_=my_models.small_cnn is not allowed"),
         ([OWN[0], "model._target_=my_models.small_cn"], "'small_cnn'"),
         ([*OWN, "+model.widht=8"], "'width'"),
-        ([*OWN, "+model.dtype=mixed_float16"], "'conv_2' computes in float16, and no loss"),
+        ([*OWN, "+model.dtype=mixed_float16"], "'conv_2' computes in float16 without loss scaling"),
         ([OWN[0], "model._target_=my_models.no_model"], "type tuple"),
         ([*ENDED, "+model.end=inputs"], " and [8, 8, 1]. Expected [8, 8, 1]"),
         ([*ENDED, "+model.end=two"], "a list (0: [None, 10], 1: [None, 3])"),
@@ -209,7 +209,7 @@ def test_exports_give_the_outputs_of_the_run_or_say_why_not(own_classes, capsys)
         assert export(["run=run", PLUGIN, f"format={form}"]) == 0
         np.testing.assert_allclose(outputs(f"run/export/{name}"), expected, atol=1e-5)
     capsys.readouterr()
-    for form, line in (("packed", "is a Own."), ("sparse", "parts of Keras alone")):
+    for form, line in (("packed", "is a Own."), ("sparse", "only Keras parts")):
         assert_one_line(export, ["run=run", PLUGIN, f"format={form}"], line, capsys)
 
 

@@ -83,7 +83,7 @@ def test_shares_of_classes_and_one_hot_rows_are_alike():
     trainer = hookline.Trainer(keras.Sequential([keras.Input((8, 8, 1)), *layers]), "sgd", CROSS, **SETTINGS)
     fitted = trainer.fit(X, one_hot, validation_data=(X, one_hot), verbose=0)
     assert fitted.summary["best"]["monitor"] == "loss/total"  # no metric asks for the accuracy
-    assert_refused("shares of classes", trainer.evaluate, X, soft)
+    assert_refused("class probabilities", trainer.evaluate, X, soft)
 
 
 def test_weights_count_and_the_end_is_held_out():

@@ -55,7 +55,7 @@ def test_a_run_of_python_goes_on_in_another_trainer(hook, optimizer, tmp_path, c
     environment = json.loads((tmp_path / "run" / "environment.json").read_text())
     assert environment["packages"]["hookline"] == hookline.__version__
     assert verify.main([f"run={tmp_path / 'run'}"]) == 0
-    assert_refused("was trained by Python", hookline.run, f"resume={tmp_path / 'run'}")
+    assert_refused("was trained from Python", hookline.run, f"resume={tmp_path / 'run'}")
     for script in (evaluate, export, sensitivity):
         assert script.main([f"run={tmp_path / 'run'}"]) == 2
         assert "hookline.load" in capsys.readouterr().err

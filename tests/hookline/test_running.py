@@ -22,7 +22,7 @@ def test_a_mistake_is_a_value_error_of_one_line(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for arguments, said in (
         (["recipe=bn"], "Did you mean 'bnn'?"),
-        (["-m", "recipe=bnn,baseline"], "this makes one run"),
+        (["-m", "recipe=bnn,baseline"], "takes no display or sweep flags"),
         (["--cfg", "job", "recipe=bnn"], "'--cfg' received"),
         (["recipe=bnn,baseline"], "lists several values"),
         ([], "No recipe was given."),
@@ -71,7 +71,7 @@ def test_it_returns_what_is_on_disk_and_resumes(tmp_path, monkeypatch):
         again = hookline.run("resume=run")
     with generators_kept():
         loaded = hookline.load("run")
-    assert_refused("trained by the command line", loaded.prepare, np.zeros((4, 8, 8, 1)), np.zeros(4))
+    assert_refused("trained from the command line", loaded.prepare, np.zeros((4, 8, 8, 1)), np.zeros(4))
     assert (again.summary["digest"], again.history) == (ended.summary["digest"], ended.history)
     for name, network in ended.networks.items():
         np.testing.assert_equal(again.networks[name].get_weights(), network.get_weights())

@@ -368,7 +368,7 @@ def test_several_networks_train_by_objectives(tmp_path):
     assert_refused("several networks", getattr, trainer, "model")
     assert_refused("several networks. Expected networks=", hookline.load, tmp_path / "run")
     weighted = {"networks": networks, "objectives": objectives, "loss_weights": {"second": 0.0}}
-    assert_refused("loss_weights without loss", hookline.Trainer, **weighted)
+    assert_refused("loss_weights received without loss", hookline.Trainer, **weighted)
 
 
 def alive():

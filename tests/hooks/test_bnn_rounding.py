@@ -186,7 +186,7 @@ def test_a_rate_that_does_not_suit_the_clip_is_pointed_at():
         (2.6e-4, 2000, 1.0, None),
         (0.101, 2000, 1.0, "in 9.9 steps"),
         (1e-9, 99, 1.0, None),  # a trial
-        (1e-9, 100, 1.0, "as they were drawn"),
+        (1e-9, 100, 1.0, "keep their initial value"),
         (1e-4, 1000, 1.0, "Set optimizer.learning_rate=0.001,"),
         (2e-3, 1000, 0.01, "latent weight"),
     ):

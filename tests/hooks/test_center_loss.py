@@ -128,7 +128,7 @@ def test_a_target_that_is_no_class_withholds_the_step() -> None:
 def test_what_does_not_fit_is_refused_by_name() -> None:
     network, hook = feature_network(), CenterLoss()
     network.taps |= hook.request_taps(network.model)
-    assert_refused("how many classes", hook.build, build_context(network))
+    assert_refused("the number of classes", hook.build, build_context(network))
 
     class Own(ToyObjective):
         def compute(self, forward, batch):

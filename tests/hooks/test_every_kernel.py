@@ -105,13 +105,13 @@ def test_a_hook_that_undoes_another_is_pointed_at(run_of):
     (line,) = (line for line in splicing.advise(run) if "splicing" in line)
     assert "from step 2 on" in line
     assert "hooks.frozen_mask.begin_epoch=49.9." in line
-    assert ["whose zeros become" in line for line in signs.advise(run) if "prune" in line] == [True]
+    assert ["its zeros become" in line for line in signs.advise(run) if "prune" in line] == [True]
     assert not [line for line in ternary.advise(run) if "prune" in line]
     clusters = named(WeightClustering(), "weight_clustering")
     small = small_network(keras.optimizers.SGD(0.1))
     hooks = build_hooks([clusters, named(QuantizationAwareTraining(), "quantization_aware_training")], small)
     assert "without a codebook" in clusters.advise(replace(run_of(small, 1000), hooks=hooks))[0]
-    with pytest.raises(UserError, match="'frozen_mask' has a mask for"):
+    with pytest.raises(UserError, match="'frozen_mask' masks '"):
         build_hooks([named(FrozenMask(), "frozen_mask"), named(Bop(all_binary=True), "bop")], network)
 
 

@@ -118,7 +118,7 @@ def test_layers_inside_of_others_run_fused_and_patterns_choose_them():
 
 
 class Shifted(LAYER):
-    """A batch norm layer that computes something of its own."""
+    """A batch norm layer that overrides the computation."""
 
     def call(self, inputs, training=None, mask=None):
         return super().call(inputs, training=training, mask=mask) + 1.0

@@ -137,7 +137,7 @@ def test_what_cannot_be_overridden_is_refused() -> None:
     for options, word in (
         *(
             ({}, "layers"),
-            ({"layers": "relu", "op_type": "Relu"}, "an op_type counts"),
+            ({"layers": "relu", "op_type": "Relu"}, "op_type applies everywhere"),
             ({"op_type": "not an op"}, "op_type"),
         ),
         *(({"layers": "*", "backward": "revers"}, "revers"), ({"layers": "relus"}, "relus")),

@@ -195,7 +195,7 @@ def test_what_is_no_classifier_of_this_data_or_has_code_that_nobody_named_is_ref
         (run[0], {"preparation": Preparation(SHAPE, 1 / 255, peak=255)}, "from -1 to 1, but .* from 0 to 1. Set data."),
         (run[0], {"preparation": Preparation(SHAPE)}, "of no known range. Set data.scale .*unit"),
         (tmp_path / "task", {}, "no classifier"),
-        (tmp_path / "own", {}, r"Expected plugins=\[tests.support\] beside it, if you trust it"),
+        (tmp_path / "own", {}, r"on its own. If you trust it, add plugins=\[tests.support\]"),
     ):
         assert_refused(match, load_classifier, str(directory), SimpleNamespace(**{**ASKED, **options}))
     load_classifier(str(tmp_path / "own"), SimpleNamespace(**ASKED), plugins=["tests.support"])

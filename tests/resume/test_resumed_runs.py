@@ -151,7 +151,7 @@ def test_data_may_move_but_not_change_and_another_environment_is_reported(tmp_pa
     moved = f"data.path={tmp_path / 'there' / 'a.npz'}"
     with (
         pytest.warns(UserWarning, match=r"resume: numpy was 1\.0 and is"),
-        pytest.raises(UserError, match="The data is not that of the run"),
+        pytest.raises(UserError, match="The data differs from that of the run"),
     ):
         go_on(directory, f"data.path={other}")
     assert json.loads((directory / "summary.json").read_text())["status"] == "interrupted"

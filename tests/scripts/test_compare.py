@@ -80,11 +80,11 @@ def test_a_mistake_is_one_line_and_nothing_is_written(runs, tmp_path, capfd):
         (["TMP/four", "against=recipe=b"], "2 groups"),
         (["RUNS", "csv=table.txt"], ".csv"),
         (["RUNS", "chart=TMP/none/a.png"], "none"),
-        (["RUNS/open", "csv=TMP/a.csv"], "No run is at its end"),
+        (["RUNS/open", "csv=TMP/a.csv"], "No run is complete"),
         (["TMP/damaged"], "another format"),
     ):
         given = [each.replace("RUNS", str(runs)).replace("TMP", str(tmp_path)) for each in arguments]
-        assert_one_line(main, given, word, capfd, quiet=word != "No run is at its end")
+        assert_one_line(main, given, word, capfd, quiet=word != "No run is complete")
         assert sorted(tmp_path.rglob("*")) == before
     assert main([f"{tmp_path}/four", "against=recipe=b,units=[8,2]"]) == 0
     assert "Difference to recipe=b learning_rate=0.2 units=[8,2]" in capfd.readouterr().out

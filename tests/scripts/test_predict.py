@@ -112,7 +112,7 @@ def test_a_mistake_is_one_line_and_nothing_is_written(export, images, tmp_path, 
     for arguments, word in (
         ([], "No model"),
         ([model], "No images"),
-        ([f"model={images}/0_bright.png", given], "no format"),
+        ([f"model={images}/0_bright.png", given], "has an unknown format"),
         ([f"model={images}", given], "saved_model.pb"),
         ([model, given, "output=found.txt"], ".csv or .json"),
         ([model, given, f"output={images}.csv"], "exists already"),
@@ -206,7 +206,7 @@ def test_rows_of_files_of_arrays_come_in_order_and_no_pickle_is_opened(tmp_path)
         assert_refused(word, values, [tmp_path / name], array=array)
     assert not (tmp_path / "executed").exists()
     image = str(save(tmp_path / "a.png", 1))
-    assert_refused("beside other images", values, [image, tmp_path / "rows.npy"])
+    assert_refused("together with other images", values, [image, tmp_path / "rows.npy"])
     assert_refused("made of pixels", find_examples, [image], Preparation((2, 2, 1)), 1, [])
 
 

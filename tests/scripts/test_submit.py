@@ -85,7 +85,7 @@ def test_a_task_that_comes_twice_makes_nothing_twice(place, prepared, capsys):
     with (place / "s/.01.lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_SH)
         assert task() == 0
-    assert "runs already" in capsys.readouterr().out
+    assert "is already running in another task" in capsys.readouterr().out
     assert not Path("s/01.log").exists()
     assert task() == task() == 0
     assert Path("s/01.log").read_text().count("$ python") == 1

@@ -141,7 +141,7 @@ def test_a_bit_that_training_does_not_give_is_noticed_and_nothing_is_written(run
     assert verdict(capsys, run) == (0, [f"{run} is sound; checkpoints: 2."])  # by the digest of the last checkpoint
     code, (told,) = verdict(capsys, run, f"replay={last - first}")
     assert code == 1
-    assert told.startswith(f"Damaged: Steps {first} to {last} give other bits, sha256 ")
+    assert told.startswith(f"Damaged: Steps {first} to {last} give different bits, sha256 ")
     assert told.endswith(f": '{kernel}' differ.")  # all others have the same
     assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
 

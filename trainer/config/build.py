@@ -27,7 +27,7 @@ def resolve(path: Any, *, group: str | None = None, plugins: Sequence[str] = ())
     if not is_part(target, group=group, plugins=plugins):
         raise UserError(
             f"_target_={path} is not allowed: it is not a {KINDS.get(group or '', 'class or function')} that "
-            f"{module_path.partition('.')[0]} defines for building. Expected the path where one is defined."
+            f"{module_path.partition('.')[0]} provides for configs. Expected the import path of one."
         )
     return target
 

@@ -108,9 +108,9 @@ def _count(text: str) -> int:
 def _check_flags(command: Command) -> None:
     shown = [*command.display, *(["--explain"] if command.explain else [])]
     if shown and (command.sweep or command.run):
-        raise UserError(f"{shown[0]} shows something and trains nothing. Expected it without -m and --run.")
+        raise UserError(f"{shown[0]} only shows something, without training. Expected it without -m and --run.")
     if {"--resolve", "--package"} & set(shown) and "--cfg" not in shown:
-        raise UserError("--resolve and --package show nothing alone. Expected --cfg job --resolve.")
+        raise UserError("--resolve and --package have no effect without --cfg. Expected --cfg job --resolve.")
     of_sweep = {"sweep": command.directory, "jobs": command.jobs, "trials": command.trials, "storage": command.storage}
     given = [name for name, value in of_sweep.items() if value is not None]
     if given and not command.sweep:

@@ -34,7 +34,7 @@ def check_choice(override: Override, composer: Composer) -> None:
     section = group.split("/")[0]
     if override.is_delete() or value is None:
         remedy = f"{group}.<name>=null to remove one" if section in NAMED else f"{group}=<name> to choose another"
-        raise UserError(f"'{text}' leaves nothing of the group. Expected {remedy}.")
+        raise UserError(f"'{text}' would leave the group without an option. Expected {remedy}.")
     names, options = value if isinstance(value, list) else [value], composer.options(group)
     for name in names:
         if name not in options:

@@ -104,7 +104,7 @@ def package_folders(package: str) -> list[Path] | None:
 
 def describe_missing(package: str) -> str:
     """Return the text of an error message that a package does not exist, with the fix."""
-    return f"there is no module '{package}'. Expected it installed, or PYTHONPATH=<its directory> before the command."
+    return f"there is no module '{package}'. Install it, or put PYTHONPATH=<its directory> before the command."
 
 
 def installed_plugins(config_dir: Path = OWN_CONFIGS) -> list[Plugin]:

@@ -151,7 +151,7 @@ def _check_keys(overrides: Sequence[Override]) -> None:
         if override.is_hydra_override() or override.key_or_group == "hydra":
             raise UserError(
                 f"'{override.input_line}' sets a value of Hydra itself, which a run does not use. Expected "
-                "run_dir=<path>, and in place of a launcher -m with --jobs or --trials, or scripts/submit.py."
+                "run_dir=<path> or, instead of a launcher, -m with --jobs or --trials, or scripts/submit.py."
             )
     for key, count in Counter(override.get_key_element() for override in overrides).items():
         if count > 1:
@@ -185,7 +185,7 @@ def resumed_config(run: str, overrides: Sequence[Override], composer: Composer) 
     stored = {**read_stored(run, RESUME), RESUME: run}
     if (stored.get("task") or {}).get(TARGET) == PYTHON:
         raise UserError(
-            f"resume={run} was trained by Python. Expected fit(..., resume=True) of the same hookline.Trainer there, "
+            f"resume={run} was trained from Python. Expected fit(..., resume=True) of the same hookline.Trainer there, "
             f"or hookline.load('{run}').fit(...) for more epochs."
         )
     recipe = recipe_of(run, RESUME)
@@ -194,8 +194,8 @@ def resumed_config(run: str, overrides: Sequence[Override], composer: Composer) 
     for override in choosing:
         if override.key_or_group != "recipe" or recipe_name(show(override.value())) != recipe:
             raise UserError(
-                f"'{override.input_line}' received with resume=. Expected no other recipe, group or hook: a run "
-                f"resumes as the recipe '{recipe}' that it is. For another run from its weights, use init_from=."
+                f"'{override.input_line}' received with resume=. Expected no other recipe, group or hook: a resumed "
+                f"run keeps its recipe '{recipe}'. To start a new run from its weights, use init_from=."
             )
     plugins = next((each.value() for each in others if each.get_key_element() == "plugins"), [])
     check_plugins(stored, plugins, RESUME)
@@ -219,8 +219,8 @@ def _changed(stored: Mapping[str, Any], overrides: Sequence[Override], composer:
             differing.append(f"{key} is {show(found)}, {show(value)} received")
     if differing:
         raise UserError(
-            f"A resumed run keeps its config: {'; '.join(differing)}. Expected other values only of {', '.join(FREE)}, "
-            "and of where the data and what hooks read lie, such as data.path. For another run from its weights, use "
+            f"A resumed run keeps its config: {'; '.join(differing)}. Only {', '.join(FREE)} may change, and the "
+            "paths of data and of files that hooks read, such as data.path. To start a new run from its weights, use "
             "init_from=."
         )
     return OmegaConf.to_container(node)  # type: ignore[return-value]

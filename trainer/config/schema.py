@@ -53,9 +53,7 @@ class TrainerConfig:
     class_weights: Any = setting(
         None, "balanced, or the weight of the loss of each class, such as {0: 2.0}; null: all equal"
     )
-    accumulation_steps: int = setting(
-        1, "micro batches of a step, one after the other; a divisor of batch_size", minimum=1
-    )
+    accumulation_steps: int = setting(1, "micro batches per step; must divide batch_size", minimum=1)
     evaluation_batch_size: int = setting(256, "examples per evaluation step", minimum=1)
     evaluate_every_epochs: int = setting(1, "epochs between two evaluations on the validation split", minimum=1)
     report_every_steps: int | None = setting(None, "steps between two reports; null: about once an epoch", minimum=1)
@@ -88,7 +86,7 @@ class TrainerConfig:
 class TrainConfig:
     """Hold all settings of a run."""
 
-    seed: int = setting(0, "everything random follows from it", minimum=0, maximum=2**31 - 1)
+    seed: int = setting(0, "seed of everything random", minimum=0, maximum=2**31 - 1)
     run_dir: str | None = setting(None, "directory of the run; null: runs/<recipe>/<date_time>")
     init_from: str | None = setting(
         None, "a run, or a .keras, .weights.h5 or .safetensors file, whose weights the networks start from"
@@ -290,8 +288,8 @@ def _check_class_settings(trainer: Mapping[str, Any]) -> None:
         raise UserError(f"trainer.{given[0]} and {given[1]} both say which classes a batch holds. Expected one.")
     if given and trainer["class_weights"] == BALANCED:
         raise UserError(
-            f"trainer.class_weights=balanced received with trainer.{given[0]}, which changes how often classes come: "
-            "the weights would correct it a second time. Expected one of them, or weights by class."
+            f"trainer.class_weights=balanced received with trainer.{given[0]}, which changes how often classes are "
+            "drawn: the weights would correct it a second time. Expected one of them, or weights by class."
         )
 
 
@@ -359,9 +357,9 @@ def _check_optimizer(optimizer: Mapping[str, Any]) -> None:
     check_number("optimizer.learning_rate", optimizer.get("learning_rate"), 0, above_minimum=True)
     if (steps := optimizer.get("gradient_accumulation_steps")) is not None:
         raise UserError(
-            f"optimizer.gradient_accumulation_steps={show(steps)} received: hooks would update with every batch, the "
-            f"optimizer would not. Expected trainer.accumulation_steps={show(steps)} in its place, with the whole "
-            "batch as trainer.batch_size."
+            f"optimizer.gradient_accumulation_steps={show(steps)} received: hooks would update in every step, but the "
+            f"optimizer would not. Use trainer.accumulation_steps={show(steps)} instead, and set trainer.batch_size to "
+            "the whole batch."
         )
 
 

@@ -83,16 +83,16 @@ def check_plugins(config: Mapping[str, Any], given: Any, key: str) -> None:
     if any(name not in given for name in stored):
         names = ",".join(map(str, stored))
         raise UserError(
-            f"The run uses code of plugins=[{names}], which {key}= does not take from its file. "
-            f"Expected plugins=[{names}] beside it, if you trust it."
+            f"The run uses code from plugins=[{names}], which {key}= does not load on its own. "
+            f"If you trust it, add plugins=[{names}]."
         )
     packages = (OWN_PACKAGE, "keras", *sys.stdlib_module_names, *given, *trusted)
     known = {str(each).partition(".")[0] for each in packages}
     for path in targets(config):
         if (root := path.partition(".")[0]) not in known:
             raise UserError(
-                f"The run uses {path}, and '{root}' is not a plugin that is installed here. Expected it installed, or "
-                f"plugins=[{root}] beside {key}=, if you trust it."
+                f"The run uses {path}, and '{root}' is not a plugin that is installed here. Install it or, if you "
+                f"trust it, add plugins=[{root}]."
             )
     check_tree(config, [str(name) for name in given])
 

@@ -82,7 +82,7 @@ class Augmentation:
         for augment in self.augments:
             with _named(augment):
                 if augment.mixes and not self.classes:
-                    raise UserError(f"it mixes classes, and the data has none. Expected augment.{augment.name}=null.")
+                    raise UserError(f"it mixes classes, but the data has none. Expected augment.{augment.name}=null.")
                 augment.check(batch)
                 _check_entries(augment, batch)
 
@@ -152,4 +152,5 @@ def _check_entries(augment: Augment, batch: Batch) -> None:
             others.append("targets")
     if others and (augment.moves or augment.mixes):
         deed = "mixes examples" if augment.mixes else "moves pixels"
-        raise UserError(f"it {deed}, and would leave {', '.join(others)} behind. Expected augment.{augment.name}=null.")
+        lost = f"it {deed}, but cannot change {', '.join(others)} in the same way"
+        raise UserError(f"{lost}. Expected augment.{augment.name}=null.")

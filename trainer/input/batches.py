@@ -143,8 +143,8 @@ def resolve_placement(placement: str, source: Source) -> str:
     if source.host_only:
         if placement == "device":
             raise UserError(
-                "Received placement 'device' for data that Python or files give batch by batch; expected 'host' or "
-                "'auto'. Set trainer.placement=auto, or hold the data in memory, where its options allow that."
+                "Received placement 'device' for data that is loaded batch by batch from Python or files; expected "
+                "'host' or 'auto'. Set trainer.placement=auto, or hold the data in memory, if its options allow that."
             )
         return "host"
     if placement == "auto":

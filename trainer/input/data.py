@@ -127,7 +127,7 @@ def check_lengths(inputs: np.ndarray, targets: np.ndarray, where: str) -> None:
     if sizes[0] != sizes[1]:
         raise UserError(f"{where}: {sizes[0]} inputs but {sizes[1]} labels; expected one label for each input.")
     if not sizes[0]:
-        raise UserError(f"{where}: no examples; expected at least one. Give a file that holds some.")
+        raise UserError(f"{where}: no examples; expected at least one. Give a file that contains some.")
 
 
 def check_shape(inputs: np.ndarray, input_shape: tuple[int, ...], where: str) -> None:

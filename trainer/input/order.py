@@ -197,7 +197,7 @@ def by_label(key: str, setting: Setting, classes: int, names: Sequence[str]) -> 
         if str(each) not in labels:
             if names:
                 raise unknown_name(f"class in {key}", str(each), names)
-            raise UserError(f"{key} names class {each}, which the data has not. Expected 0..{classes - 1}.")
+            raise UserError(f"{key} names class {each}, which is not in the data. Expected 0..{classes - 1}.")
         if labels[str(each)] in found:
             raise UserError(f"{key} names class {labels[str(each)]} twice. Expected each class once.")
         found[labels[str(each)]] = float(value)
@@ -273,8 +273,8 @@ class SampledOrder(_ByClass):
         self.counts = _apportioned(shares, labels.size)  # examples of each class per epoch: int64 [classes]
         if lost := np.flatnonzero((shares > 0) & (self.counts == 0)).tolist():
             raise UserError(
-                f"trainer.class_sampling gives class {lost[0]} a share of {shares[lost[0]]:g}, which is not a whole "
-                f"example among {labels.size}: it would never be drawn. Expected at least {1 / labels.size:.2g}."
+                f"trainer.class_sampling gives class {lost[0]} a share of {shares[lost[0]]:g}, which is less than "
+                f"one of {labels.size} examples, so it would never be drawn. Expected at least {1 / labels.size:.2g}."
             )
         self._size = int(labels.size)
         super().__init__(labels, held, seed)

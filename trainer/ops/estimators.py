@@ -239,7 +239,7 @@ def dorefa(x: tf.Tensor, *, k_bit: int = 2, mode: str = "activations") -> tf.Ten
 
     Activations: round(n clip(x, 0, 1)) / n, backward 1{0 <= x <= 1} (equations 5 and 11).
     Weights, k > 1: with t = tanh(x) / (2 max|tanh(x)|) + 1/2, 2 round(n t) / n - 1; backward through t, rounding as
-    the identity (equation 9). Weights, k = 1: mean|x| sign(x), sign(0) = +1, backward the identity times the mean
+    the identity (equation 9). Weights, k = 1: mean|x| sign(x), sign(0) = +1, backward the identity, without the mean
     (equation 8). Rounding is half to even. Zhou et al. 2016, "DoReFa-Net", arXiv 1606.06160.
 
     Args:
@@ -257,10 +257,14 @@ def dorefa(x: tf.Tensor, *, k_bit: int = 2, mode: str = "activations") -> tf.Ten
     if mode == "activations":
         return tf.cast(_levels(tf.clip_by_value(wide, 0.0, 1.0), k_bit), x.dtype)
     if k_bit == 1:
-        return tf.stop_gradient(tf.cast(tf.reduce_mean(tf.abs(wide)), x.dtype)) * ste_sign(x, clip_value=float("inf"))
+        return _quantized("dorefa", x, _mean_times_sign, lambda upstream, _: upstream, tf.identity)
     limited = tf.tanh(wide)
     share = tf.math.divide_no_nan(limited, 2.0 * tf.reduce_max(tf.abs(limited)))
     return tf.cast(2.0 * _levels(share + 0.5, k_bit) - 1.0, x.dtype)
+
+
+def _mean_times_sign(x: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tf.reduce_mean(tf.abs(tf.cast(x, tf.float32))), x.dtype) * binary_sign(x)
 
 
 def _levels(unit: tf.Tensor, k_bit: int) -> tf.Tensor:

@@ -181,7 +181,7 @@ def _second_gradients(
         return _differentiate(override.name, backward, tensors, upstream)
     if not callable(override.second_backward):
         raise UserError(
-            f"A second derivative of '{override.name}' was asked for, and none is defined. Expected first derivatives "
+            f"A second derivative of '{override.name}' was requested, but none is defined. Expected first derivatives "
             'only, or second_backward="differentiate", or a function for it.'
         )
     found = override.second_backward(tuple(map(tf.convert_to_tensor, upstream)), tensors, gradients)
@@ -207,7 +207,7 @@ def _differentiate(
         if derivative is None and is_differentiable(tensor):
             if used[position]:
                 raise UserError(
-                    f"A second derivative of '{name}' was asked for, but its backward pass uses argument "
+                    f"A second derivative of '{name}' was requested, but its backward pass uses argument "
                     f"{position + 1} (of upstream, inputs and outputs) only through ops without a gradient, such as "
                     "comparisons. Expected a function as second_backward."
                 )

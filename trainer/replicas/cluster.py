@@ -54,7 +54,7 @@ def cluster_source(trainer: Mapping[str, Any]) -> str | None:
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         return "RANK"
     raise UserError(
-        f"trainer.strategy=multi_worker received, but nothing says where the workers are. {EXPECTED} "
+        f"trainer.strategy=multi_worker received, but no worker addresses are configured. {EXPECTED} "
         "For one process, use trainer.strategy=none or mirrored."
     )
 
@@ -69,7 +69,8 @@ def cluster_of(trainer: Mapping[str, Any]) -> Cluster | None:
         if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
             raise UserError(f"{source} names the worker '{address}'. Expected host:port.")
     if not 0 <= index < len(addresses):
-        raise UserError(f"{source} makes this worker {index} of {len(addresses)}. Expected 0 to {len(addresses) - 1}.")
+        found = f"{source} gives this worker the index {index}, but there are {len(addresses)} workers"
+        raise UserError(f"{found}. Expected 0 to {len(addresses) - 1}.")
     check_workers(trainer, len(addresses))
     return Cluster(tuple(addresses), index, source)
 
@@ -95,7 +96,7 @@ def _of_tf_config() -> tuple[list[str], int]:
         place = None
     if place is None or cluster:
         raise UserError(
-            f"TF_CONFIG={os.environ['TF_CONFIG']} received. Expected a cluster of the jobs chief and worker alone, and "
+            f"TF_CONFIG={os.environ['TF_CONFIG']} received. Expected a cluster of only the jobs chief and worker, and "
             f"a task that is one of them, such as {EXAMPLE}."
         )
     return [*jobs["chief"], *jobs["worker"]], place + (len(jobs["chief"]) if kind == "worker" else 0)
@@ -134,7 +135,7 @@ def _of_torchrun() -> tuple[list[str], int]:
     if text := os.environ.get("HOSTS", "").strip():
         hosts = _expand_hosts(text)
         if count % len(hosts):
-            raise UserError(f"WORLD_SIZE={count} and {len(hosts)} HOSTS received. Expected as many workers on each.")
+            raise UserError(f"WORLD_SIZE={count} and {len(hosts)} HOSTS received. Expected equally many on each host.")
     elif (_number("LOCAL_RANK", index), _number("LOCAL_WORLD_SIZE", count)) != (index, count):
         raise UserError(
             f"WORLD_SIZE={count} workers are on several hosts, and MASTER_ADDR names one. Expected "
@@ -165,7 +166,7 @@ def _expand_hosts(text: str) -> list[str]:
     except ValueError:
         hosts = []
     if not hosts:
-        raise UserError(f"The list of hosts '{text}' cannot be read. Expected such as gpu[01-03,7],login.")
+        raise UserError(f"Cannot parse the host list '{text}'. Expected a list such as gpu[01-03,7],login.")
     return hosts
 
 

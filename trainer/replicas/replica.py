@@ -133,7 +133,7 @@ class Replica:
         if self.count == 1:
             return draw(shape)
         if shape.rank is None or not shape.is_fully_defined():
-            raise UserError(f"{self.count} replicas draw for examples of the shape {shape}. Expected a fixed one.")
+            raise UserError(f"Random draws on {self.count} replicas received shape {shape}. Expected a fixed shape.")
         examples = shape[0]
         whole = draw([self.count * examples, *shape[1:]])
         return whole[self.index * examples : (self.index + 1) * examples]
@@ -245,7 +245,7 @@ def mirrored_devices(count: int | None) -> list[str | None]:
     gpus = tf.config.list_physical_devices("GPU")
     if gpus:
         if count is not None and count > len(gpus):
-            raise UserError(f"trainer.replicas={count} received for {len(gpus)} GPUs. Expected at most these.")
+            raise UserError(f"trainer.replicas={count} received for {len(gpus)} GPUs. Expected at most {len(gpus)}.")
         return [f"/GPU:{index}" for index in range(len(gpus) if count is None else count)]
     if count is None:
         raise UserError("trainer.strategy=mirrored needs a GPU, or trainer.replicas=<number> to divide the CPU.")
@@ -279,4 +279,5 @@ def _divide_cpu(count: int) -> None:
         have = len(tf.config.list_logical_devices("CPU"))
         if have >= count:
             return
-        raise UserError(f"trainer.replicas={count} comes too late: TensorFlow has started with {have} CPUs.") from error
+        fixed = f"TensorFlow has already initialized its devices, with {have} CPUs"
+        raise UserError(f"trainer.replicas={count} cannot be applied: {fixed}.") from error

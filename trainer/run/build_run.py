@@ -131,8 +131,8 @@ def _loss_scale(networks: Sequence[Network], settings: Mapping[str, Any]) -> Los
     for layer in (layer for network in networks for layer in network.model._flatten_layers()):
         if layer.compute_dtype == FLOAT16:
             raise UserError(
-                f"The layer '{layer.name}' computes in float16, and no loss is scaled here: small gradients would be "
-                "0. Expected mixed_bfloat16 or float32; on the command line trainer.precision=float16 scales the loss."
+                f"The layer '{layer.name}' computes in float16 without loss scaling, so small gradients would "
+                "underflow to 0. Expected mixed_bfloat16 or float32, or on the command line trainer.precision=float16."
             )
     return None
 
@@ -275,6 +275,6 @@ def _refuse_rounded_twice(hook: GraphHook, built: list[GraphHook], followers: Ma
         shared = sorted({*ask(other, "declare").rounded} & {*ask(hook, "declare").rounded})
         if shared and other.network == hook.network and hook.name not in followers[other.name]:
             raise UserError(
-                f"Two hooks round '{shared[0]}': {other.key} and {hook.key}. Expected one hook for each variable, such "
-                "as by other patterns for the `layers` of one of the two."
+                f"Two hooks round '{shared[0]}': {other.key} and {hook.key}. Expected one hook for each variable: "
+                "change the `layers` patterns of one of the two."
             )

@@ -109,7 +109,7 @@ class CheckpointStore:
         self.tags()
         if problems := self.problems():
             lines = " ".join(problems)
-            raise UserError(f"{lines} Expected that checkpoint sound; with it moved away, an older one counts.")
+            raise UserError(f"{lines} Repair that checkpoint, or move it away to use an older one.")
         return self.load(tag)
 
     def best(self) -> disk.Checkpoint | None:
@@ -129,8 +129,8 @@ class CheckpointStore:
         names, aside = disk.checkpoint_names(self.directory), disk.set_aside(self.directory)
         if checkpoint is None and (names or aside or (self.directory / disk.INDEX).exists()):
             raise UserError(
-                f"No checkpoint in {self.directory} is sound: all that were written are damaged or gone. Expected one "
-                "at least: copy one back from elsewhere, or start a new run."
+                f"No checkpoint in {self.directory} is sound: all that were written are damaged or gone. Expected at "
+                "least one: copy one back from a backup, or start a new run."
             )
         return checkpoint
 
@@ -158,7 +158,7 @@ class CheckpointStore:
         except Exception as error:  # noqa: BLE001 - training continues, whatever the disk does
             self._reason = _reason(error)
             self._problem(
-                f"The checkpoint of step {snapshot.step} could not be written: {self._reason}. Earlier ones stay."
+                f"The checkpoint of step {snapshot.step} could not be written: {self._reason}. Earlier ones are kept."
             )
             return False
         try:

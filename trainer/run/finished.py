@@ -36,7 +36,7 @@ def read_config(run: str, plugins: Sequence[str] = ()) -> dict[str, Any]:
     config = read_stored(run, "run")
     if (config.get("task") or {}).get(TARGET) == PYTHON:
         raise UserError(
-            f"run={run} was trained by Python. Expected Python: hookline.load('{run}') evaluates and predicts, and "
+            f"run={run} was trained from Python. Use Python: hookline.load('{run}') evaluates and predicts, and "
             "exports with examples: export(path, format, x=x, y=y)."
         )
     check_plugins(config, plugins, "run")
@@ -156,7 +156,7 @@ def check_parts(path: Path, packages: Sequence[str] = ()) -> None:
         raise UserError(f"it cannot be read ({reason:.200}). Expected a file of model.save('<name>.keras').") from error
     if foreign := sorted(set(foreign_parts(config, {"keras", *packages}))):
         raise UserError(
-            f"it has parts that are not of Keras: {', '.join(foreign):.200}. Expected a model of Keras's own layers, "
+            f"it has parts that are not from Keras: {', '.join(foreign):.200}. Expected a model of Keras's own layers, "
             "the directory of a run, or a keras.Model in Python."
         )
 

@@ -58,7 +58,7 @@ def check_precision(precision: str, *, allow_slow: bool) -> None:
     if reason := _why_slow(precision, cpu_flags(), gpus):
         raise UserError(
             f"trainer.precision={precision} received, but {reason}. Expected trainer.precision=float32 here; to try it "
-            "all the same, trainer.allow_slow_precision=true."
+            "anyway, set trainer.allow_slow_precision=true."
         )
 
 

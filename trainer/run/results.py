@@ -19,8 +19,8 @@ TRAINERS = {
 }
 """Namespaces that the trainer fills with any recipe and hooks."""
 TECHNIQUES = {
-    "sparsity": "share of zeros among the weights that the next forward pass sees, in all and by layer",
-    "bnn": "weights of few bits: the share that changed its value, and that of latent weights at the clip",
+    "sparsity": "share of zeros among the weights that the next forward pass sees, overall and by layer",
+    "bnn": "low-bit weights: the share that changed value, and the share of latent weights at the clip",
     "attention": "the map of an attention gate: its mean and entropy, the share kept, and that inside the box",
     "center": "features and the centers of their classes: distances within and between, length of the centers",
     "ema": "the moving average of the weights: its decay, and how far the weights are from it",

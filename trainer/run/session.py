@@ -157,7 +157,8 @@ def _set_threads(threads: int | None) -> None:
         try:
             tf.config.threading.set_intra_op_parallelism_threads(threads)
         except RuntimeError as error:
-            raise UserError(f"trainer.threads={threads} comes too late: TensorFlow has another number.") from error
+            used = "TensorFlow already uses another number of threads"
+            raise UserError(f"trainer.threads={threads} has no effect any more: {used}.") from error
 
 
 def complete(run: Run, interruption: Interruption | None = None, *, writes: bool = True) -> Outcome:

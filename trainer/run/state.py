@@ -182,7 +182,7 @@ def check_config(directory: Path, checkpoint: Checkpoint | None, digest: str) ->
     if checkpoint is not None and checkpoint.environment.get(CONFIG_DIGEST, digest) != digest:  # older ones have none
         raise UserError(
             f"{directory / FILE_NAME} has changed since the checkpoint of step {checkpoint.step} was written. "
-            "Expected it as it was: a resumed run keeps its config. For another run from its weights, use "
+            "Restore the old file: a resumed run keeps its config. To start a new run from its weights, use "
             f"init_from={directory}."
         )
 
@@ -195,7 +195,7 @@ def changed_environment(directory: Path) -> list[str]:
         used = [name for name in plugins if before.get("plugins", {}).get(name) is not None]  # installed packages
         was, now = _facts(before, used), _facts(environment(), used)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return [f"{ENVIRONMENT} cannot be read, so nothing is known of where the run was started"]
+        return [f"{ENVIRONMENT} cannot be read, so the environment at the start of the run is unknown"]
     names = [name for name in {**was, **now} if was.get(name) != now.get(name)]
     return [f"{name} was {_short(was.get(name))} and is {_short(now.get(name))}" for name in names]
 
@@ -255,12 +255,12 @@ def restore_run(run: Run, checkpoint: Checkpoint) -> None:
     state = checkpoint.state["run"]
     if state["data"] != run._fingerprint:
         raise UserError(
-            "The data is not that of the run: its rows, or the contents of some, have changed since. Expected the same "
-            "data, in the same order. For another run from these weights, use init_from=."
+            "The data differs from that of the run: its rows, or the contents of some, have changed. Expected the same "
+            "data, in the same order. To start a new run from these weights, use init_from=."
         )
     known = state.get("outside", {})
     if changed := [what for what, digest in _outside(run).items() if known.get(what, digest) != digest]:
-        raise UserError(f"{changed[0]} is not what the run began with: its contents have changed. Expected the same.")
+        raise UserError(f"{changed[0]} has changed since the run began. Expected the same contents.")
     if (change := changed_replicas(checkpoint, run.trainer.replica.count)) is not None:
         warnings.warn(f"resume: {change}; the bits may differ from those of a whole run.", stacklevel=2)
     _go_to(run, checkpoint)

@@ -213,7 +213,7 @@ class ClusterWorkers(Workers):
         if others := self.other_digests(variables):
             warnings.warn(
                 f"The variables of {named(others)} are not those of worker 0 after the last step. Their machines "
-                "compute differently: give all workers the same kind.",
+                "compute differently: use the same kind of machine for all workers.",
                 stacklevel=2,
             )
 

@@ -44,7 +44,7 @@ class StateScope(keras.StatelessScope):
             if variable.trainable:
                 raise UserError(
                     f"A layer assigns '{variable.path}' in its forward pass, and the optimizer trains it: what the "
-                    "layer assigns would be lost. Expected a layer that assigns weights with trainable=False alone."
+                    "layer assigns would be lost. Expected a layer that assigns only weights with trainable=False."
                 )
 
 

@@ -189,7 +189,7 @@ def keep_xla_off(mode: str, ops: Sequence[str]) -> None:
     if mode == "on":
         raise UserError(
             f"trainer.compile=on received, but XLA cannot compile the step: {reason} (tf.numpy_function or "
-            "tf.py_function). Use trainer.compile=auto, or TensorFlow ops in its place."
+            "tf.py_function). Use trainer.compile=auto, or TensorFlow ops instead."
         )
     warnings.warn(f"XLA stays off: {reason}, which it cannot compile.", stacklevel=2)
 

@@ -91,8 +91,8 @@ def check_sample_weights(objective: Objective, losses: Mapping[str, tf.Tensor], 
     """Raise an error if there are sample weights, but the objective has no loss per example."""
     if SAMPLE_WEIGHTS in batch and all(value.shape.rank == 0 for value in losses.values()):
         raise UserError(
-            f"There are sample weights, but no loss of '{objective.name}' is one for each example: "
-            f"{', '.join(losses)}. Expected a loss that gives a value for each example, or data without sample weights."
+            f"The data has sample weights, but no loss of '{objective.name}' has one value per example: "
+            f"{', '.join(losses)}. Expected a loss that does, or data without sample weights."
         )
 
 
@@ -192,8 +192,8 @@ def check_class_losses(objectives: Sequence[Objective]) -> None:
     if not any(objective.class_losses for objective in objectives):
         names = ", ".join(f"'{objective.name}'" for objective in objectives)
         raise UserError(
-            f"trainer.class_weights received, but no loss of {names} is one for each example of a class. Expected "
-            "trainer.class_weights=null here; trainer.class_sampling changes how often classes come."
+            f"trainer.class_weights received, but no loss of {names} supports class weights. Expected "
+            "trainer.class_weights=null here; trainer.class_sampling changes how often classes are drawn."
         )
 
 
@@ -263,9 +263,9 @@ def check_optimizer(network: Network, *, scaled: bool) -> None:
         raise UserError(f"The optimizer of '{network.name}' is a LossScaleOptimizer. Expected its inner optimizer.")
     if steps := getattr(optimizer, "inner_optimizer", optimizer).gradient_accumulation_steps:
         raise UserError(
-            f"The optimizer of '{network.name}' has gradient_accumulation_steps={steps}: hooks would update with every "
-            f"batch, the optimizer would not. Expected trainer.accumulation_steps={steps} in its place, with the whole "
-            "batch as trainer.batch_size."
+            f"The optimizer of '{network.name}' has gradient_accumulation_steps={steps}: hooks would update in every "
+            f"step, but the optimizer would not. Use trainer.accumulation_steps={steps} instead, and set "
+            "trainer.batch_size to the whole batch."
         )
 
 

@@ -43,8 +43,8 @@ def order_hooks(hooks: Sequence[AnyHook]) -> list[AnyHook]:
         sorter.prepare()
     except CycleError as error:
         raise UserError(
-            f"The hooks {', '.join(sorted(error.args[1][1:]))} ask to run before and after one another. "
-            "Expected declarations without a cycle: change `before`, `after` or `reads` of one of them."
+            f"The declared order of the hooks {', '.join(sorted(error.args[1][1:]))} has a cycle. "
+            "Expected an order without one: change `before`, `after` or `reads` of one of them."
         ) from error
     ready: list[tuple[int, str]] = []
     ordered: list[AnyHook] = []
@@ -258,7 +258,7 @@ def _json(value: Any, facts: Facts) -> str | None:
     try:
         json.dumps(value)
     except (TypeError, ValueError) as error:
-        return f"what is not JSON ({error})"
+        return f"a value that is not JSON-serializable ({error})"
     return None
 
 

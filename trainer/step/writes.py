@@ -334,8 +334,8 @@ def refuse_double_writes(
                 )
             if first != hook_name and hook_name not in followers[first]:
                 raise UserError(
-                    f"The hooks '{first}' and '{hook_name}' both write '{name}' in one step, and nothing says which "
-                    f"comes first. Declare it in '{hook_name}', with `before` or `after`."
+                    f"The hooks '{first}' and '{hook_name}' both write '{name}' in one step, in no declared order. "
+                    f"Declare the order in '{hook_name}', with `before` or `after`."
                 )
             writers[handle] = hook_name
 

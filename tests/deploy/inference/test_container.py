@@ -134,5 +134,5 @@ def test_other_content_is_refused_in_one_line_at_once(file, tmp_path):
 
 def test_what_is_no_file_is_refused_without_waiting(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    for name, said in (("pipe", "not an ordinary file"), (".", "not an ordinary file"), ("none", "No such file")):
+    for name, said in (("pipe", "not a regular file"), (".", "not a regular file"), ("none", "No such file")):
         assert_refused(said, read_container, tmp_path / name, PACKED)

@@ -76,7 +76,7 @@ def instead(op: str, inputs: list[str], **fields: Any):
 
 REFUSED = [
     (lambda model, tensors: {}, "not a valid packed file: KeyError ('name')"),
-    (put("classes", ["a", "b"]), "other classes than its 3 outputs"),
+    (put("classes", ["a", "b"]), "class names differs from the 3 outputs"),
     *((put("input.shape", shape), "") for shape in ([], [6, 6, 0], [6, 6, -2], ["6", 6, 2], [6, 6])),
     (put("input.shape", [2**20, 2**20, 2]), "Expected 1 to 268,435,456 entries"),
     (put("input.shape", [6, 6, 3]), "takes 2 channels. Received: 3"),
@@ -85,7 +85,7 @@ REFUSED = [
     (put("ops.1.inputs", ["value_5"]), "value_5"),
     (put("ops.1.inputs", ["value_0", "image"]), ""),
     (put("ops.1.output", "value_0"), "Output 'value_0' of sign 'sign_1' exists already"),
-    (put("ops.1.threshold", 1), "It has the operation 'sign' with 'threshold', of another version"),
+    (put("ops.1.threshold", 1), "It has the operation 'sign' with 'threshold': another version wrote it"),
     (put("output", "none"), "none"),
     (drop("ops.0.kernel"), ""),
     (put("ops.0.kernel.encoding", "zip"), "Expected float32 or float16 (3, 3, 2, 4)"),
@@ -93,7 +93,7 @@ REFUSED = [
     (put("ops.0.kernel.shape", [3, 3, 8]), ""),
     (put("ops.0.kernel.tensor", "none"), "none"),
     (array("ops.0.kernel.values", shape=(7,)), "out of bounds"),
-    (put("ops.0.bias.shape", [5]), "The bias of conv2d 'conv2d_0' has another shape than (4,)"),
+    (put("ops.0.bias.shape", [5]), "The bias of conv2d 'conv2d_0' has the wrong shape. Expected (4,)"),
     (put("ops.0.dilation", [3, 3]), "Values of conv2d 'conv2d_0' have shape (0, 0, 4)"),
     (array("ops.2.kernel.tensor", dtype=np.int8), "is int8 (10,). Expected uint8 (10,)"),
     (array("ops.4.thresholds", dtype=np.float32), "is float32 (5,). Expected int8 or int16 or int32 (5,)"),
@@ -105,7 +105,7 @@ REFUSED = [
     (instead("add", ["value_4", "value_0"]), "broadcast"),
     *((instead("concatenate", ["value_4"] * 2, axis=axis), "axis") for axis in (0, -4, 4)),
     (instead("concatenate", ["value_4", "value_0"], axis=3), "match exactly"),
-    (instead("reshape", ["value_4"], shape=[21]), "as many"),
+    (instead("reshape", ["value_4"], shape=[21]), "Expected the same number of entries"),
     (instead("upsample2d", ["value_4"], size=[9**6, 9**6]), "entries"),
     (instead("global_max_pool2d", ["image"]), "takes 20"),
 ]  # fmt: skip

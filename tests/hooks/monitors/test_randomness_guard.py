@@ -12,8 +12,8 @@ from hookline.trainer.input.order import uniform
 from hookline.trainer.objective import SOFT_TARGETS
 from tests.support.refusals import assert_refused
 
-STILL, ALIKE = "the same at each of 4 steps", "does the same to all examples of a batch"
-UNSTEADY = "gives other 'inputs' for the same seeds"
+STILL, ALIKE = "the same result at each of 4 steps", "makes the same random change to all examples of a batch"
+UNSTEADY = "gives different 'inputs' for the same seeds"
 GENERATOR = np.random.default_rng(0)
 
 
@@ -92,7 +92,7 @@ def test_a_fault_is_found_and_named():
 
 def test_a_source_that_draws_is_found_and_mixing_judged_by_its_steps():
     (message,) = find_faults(batches(Add(good), source=RandomSource), 0)
-    assert message.startswith("The data gives 'inputs' of the same rows differently")
+    assert message.startswith("Reading the same rows twice returns different 'inputs'")
     assert find_faults(batches(Mix(lambda seeds: uniform(seeds, "w", [1]))), 0) == []
     assert STILL in find_faults(batches(Mix(lambda seeds: 0.5)), 0)[0]
 

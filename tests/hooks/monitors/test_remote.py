@@ -96,7 +96,7 @@ def test_a_service_that_fails_is_one_warning(make_run) -> None:
             report([hook], run, step)
         hook.on_fit_end(run, SUMMARY)
     (warning,) = caught
-    assert "sends nothing more: ConnectionError: no route" in str(warning.message)
+    assert "has stopped sending reports: ConnectionError: no route" in str(warning.message)
     assert (list(sent), hook.end) == ([10], None)
 
 

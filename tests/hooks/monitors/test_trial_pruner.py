@@ -57,7 +57,7 @@ def test_it_waits_for_the_last_form_and_leaves_the_last_evaluation_alone(make_ru
 def test_training_continues_without_a_search_and_without_its_study(make_run, study, monkeypatch):
     hook, run = begun(make_run)
     study.tell(3, state=optuna.trial.TrialState.FAIL)  # by hand
-    with pytest.warns(UserWarning, match="prunes no more: Trial#3 has already finished"):
+    with pytest.warns(UserWarning, match="stops pruning trials: Trial#3 has already finished"):
         assert evaluate(hook, run, 10, 0.1) is None
     assert evaluate(hook, run, 20, 0.1) is None
     monkeypatch.delenv(TRIAL)

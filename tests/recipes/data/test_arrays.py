@@ -101,7 +101,7 @@ def test_bad_arrays_are_refused(tmp_path):
         assert expected in message_of(npz(tmp_path, **given))
     for changes, options, expected in (
         ({"x_test": np.zeros([60, 5, 4], np.uint8)}, {}, "own.npz, x_test: inputs of shape [5, 4]"),
-        ({"x_test": np.zeros([60, 4, 4], np.float32)}, {}, "dtype float32 would be scaled in another way"),
+        ({"x_test": np.zeros([60, 4, 4], np.float32)}, {}, "dtype float32 would be scaled differently"),
         ({"y_test": np.arange(60) % 9}, {"classes": 8}, "own.npz, y_test: 6 labels lie outside 0..7"),
     ):
         assert expected in message_of(npz(tmp_path, **{**parts("train", "test"), **changes}), **options)
@@ -113,7 +113,7 @@ def test_options_and_paths_that_make_no_sense_are_refused(tmp_path):
         ({"cache": "none"}, "an npz"),
         ({"split": "hash"}, "data.keys"),
         ({"groups": "person"}, "data.groups with data.split=group"),
-        ({"split": "group", "groups": "preson"}, "data.groups=preson names no array"),
+        ({"split": "group", "groups": "preson"}, "data.groups=preson is not an array"),
         ({"classes": 2}, "labels lie outside 0..1"),
         ({"validation": 60}, "some left to train on"),
         ({"path": str(tmp_path / "absent.npz")}, "absent.npz' does not exist"),

@@ -83,14 +83,14 @@ def test_entries_that_would_not_fit_any_more_are_refused():
         (Swap(), {"other": tf.zeros([4, 3, 3, 1])}, "other"),
         (Swap(), {"age": tf.zeros([4])}, "age"),
     ):
-        with pytest.raises(UserError, match=f"augment.{augment.name}: it .*leave {left}.*augment.{augment.name}=null"):
+        with pytest.raises(UserError, match=f"augment.{augment.name}: it .*change {left}.*augment.{augment.name}=null"):
             Augmentation([augment], classes=5).check(images(**entries))
     augmentation = Augmentation([Push(moves=True, follows=("map",))], classes=5)
     augmentation.check(images(map=tf.zeros([4, 3, 3]), age=tf.zeros([4]), further=tf.zeros([4, 3, 3, 1])))
     Augmentation([Push()], classes=5).check(images(mask=tf.zeros([4, 3, 3])))
     several = {"map": tf.zeros([4, 3, 3, 1]), "label": tf.range(4)}
     assert applied(Push(), batch=images(targets=several))["targets"].keys() == several.keys()
-    with pytest.raises(UserError, match="leave targets behind"):
+    with pytest.raises(UserError, match="cannot change targets in the same way"):
         Augmentation([Push(moves=True)], classes=5).check(images(targets=several))
     with pytest.raises(UserError, match="the data has several"):
         Augmentation([Push()], classes=5).check({"inputs": several})

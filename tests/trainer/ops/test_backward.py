@@ -78,7 +78,7 @@ def test_only_linear_backwards_have_second_derivatives():
     # g = -2 f'(x'), where x' = x has a gradient of -2 g itself: 4 f''.
     np.testing.assert_allclose(second(reverse(factor=2.0), lambda x: x**3), 4.0 * 6.0 * X)
     for backward in (guided_relu(), hard_tanh_through()):
-        assert_refused(f"second derivative of '{backward.name}' was asked for", second, backward, lambda x: x**3)
+        assert_refused(f"second derivative of '{backward.name}' was requested", second, backward, lambda x: x**3)
 
 
 def test_surrogates_are_those_of_the_table_and_have_its_gradients():

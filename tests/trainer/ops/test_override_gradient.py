@@ -285,8 +285,8 @@ def gated(x):
     ("function", "match"),
     [
         (gated, "second derivative of 'mine'.*argument 2"),
-        (lambda x: cube(x, name="mine"), "second derivative of 'mine' was asked for"),
-        (lambda x: cube_of_numpy(x, name="mine"), "second derivative of 'mine' was asked for"),
+        (lambda x: cube(x, name="mine"), "second derivative of 'mine' was requested"),
+        (lambda x: cube_of_numpy(x, name="mine"), "second derivative of 'mine' was requested"),
         (lambda x: cube(x, second_backward=lambda u, i, o: u[0], name="mine"), "'mine' returned 1 gradient.* for 3"),
         (lambda x: cube(x, second_backward="diferentiate"), "'differentiate'"),
     ],

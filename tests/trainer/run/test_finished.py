@@ -45,7 +45,7 @@ def test_without_a_tag_it_is_the_best_and_evaluates_as_the_run_did(run, tmp_path
     (copy / "checkpoints" / f"step_{summary['steps']:08d}" / "manifest.json").write_text("{")
     for read, *given in ((restore, str(copy), read_config(str(copy)), "last"), (read_zeros, str(copy), None, []),
                          (load_run, [], copy / "checkpoints", "x")):  # fmt: skip
-        assert_refused("manifest.json is damaged.* an older one counts", read, *given)
+        assert_refused("manifest.json is damaged.* to use an older one", read, *given)
     assert (restored.checkpoint, restored.step) == ("best", summary["best"]["step"])
     assert restored.step < summary["steps"]  # of two checkpoints that differ
     for name, value in restored.held_out["validation"].run(restored.step).items():
