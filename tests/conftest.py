@@ -10,21 +10,21 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Read by TensorFlow and Keras when they are imported, so they stand before any test module is.
+# Read by TensorFlow and Keras when they are imported, so they are set before any test module is imported.
 os.environ["KERAS_BACKEND"] = "tensorflow"  # a user's own Keras config must not decide what is tested
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")  # a worker of pytest a core; ops run beside one another still
+os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")  # one core per pytest worker; ops still run in parallel
 os.environ.setdefault("TF_NUM_INTEROP_THREADS", "2")
 
-# Messages name programs as the shell finds them; in an environment that is active, by their names.
+# Messages name programs as the shell finds them: in an active environment, by their plain names.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 
-# They change what is printed: a test that wants one sets it, on a CI server as on a desk.
+# They change what is printed: a test that needs one sets it itself, on a CI server as on a desktop.
 for name in ("CI", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES"):
     os.environ.pop(name, None)
 
 # The tiers. Full (`-m full`): whole trainings, whole processes and every combination. Long (`-m long`): proofs run by
-# hand. Default: all others. A test is put into a tier here, or by a marker of its own.
+# hand. Default: all others. A test is put into a tier here, or by its own marker.
 FULL = (
     "configs/test_good_command_lines",
     "configs/test_help",
@@ -47,7 +47,7 @@ FULL = (
     "hookline/test_inputs.py",
     "hookline/test_loaded.py",
     "hooks/pruning/test_sensitivity.py",
-    "resume/test_every_hook_goes_on",
+    "resume/test_every_hook_resumes",
     "resume/test_matrix",
     "scripts/planning/test_trace.py",
     "scripts/sweep/test_search.py",
@@ -87,7 +87,7 @@ CPUS = 4  # parts of the CPU, for tests of replicas; a test that does not name o
 def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
     """Divide the CPU right after the first test module that imports TensorFlow: it fixes its devices when it starts.
 
-    A module that computes while it is imported, and comes first, starts TensorFlow before: its session has one CPU.
+    If the first such module computes while it is imported, TensorFlow has started already: the session has one CPU.
     """
     report = yield
     if "tensorflow" in sys.modules:
@@ -102,9 +102,9 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """Take what importing has made out of the search for garbage: every build has Keras search for it.
+    """Exclude the objects that imports created from garbage collection, which Keras runs in every build.
 
-    Half a million objects stay for the whole session; to look at each of them takes as long as a short training.
+    Half a million objects live for the whole session; scanning them takes as long as a short training.
     """
     gc.collect()
     gc.freeze()
@@ -137,7 +137,7 @@ def seed() -> int:
 
 @pytest.fixture(autouse=True, scope="session")
 def a_choice_of_groups_is_composed_once() -> Iterator[None]:
-    """Keep what Hydra composes, by its files and the choice: it takes 0.2 s, and nobody changes what it returns."""
+    """Cache what Hydra composes, by files and group choices: each takes 0.2 s, and nobody changes the result."""
     module = sys.modules.get("hookline.trainer.config.command")
     if module is None:
         yield
@@ -157,7 +157,7 @@ def a_choice_of_groups_is_composed_once() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="module")
 def graphs_go_with_their_module() -> Iterator[None]:
-    """Let go of the graphs of a test module at its end; collecting garbage among thousands takes seconds."""
+    """Release the graphs of a test module at its end; collecting garbage among thousands takes seconds."""
     if "tensorflow" not in sys.modules:
         yield
         return

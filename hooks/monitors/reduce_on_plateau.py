@@ -29,7 +29,7 @@ class ReduceOnPlateau(EarlyStopping):
     Cost: One comparison per evaluation.
 
     Pitfalls:
-        tests/resume/test_every_hook_goes_on.py: a resumed run keeps the lower rate, and lowers it again where an
+        tests/resume/test_every_hook_resumes.py: a resumed run keeps the lower rate, and lowers it again where an
             uninterrupted run would.
 
     Example:

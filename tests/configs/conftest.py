@@ -1,4 +1,4 @@
-"""A small tree of configs, so that what the messages list does not change with every new hook."""
+"""A small tree of configs, so that the names listed in messages do not change with every new hook."""
 
 import shutil
 from pathlib import Path
@@ -30,7 +30,7 @@ FILES = {
 
 @pytest.fixture(scope="session")
 def tree(tmp_path_factory):
-    """The project's root config, trainer, optimizers and schedules, with hooks, data, models and recipes of our own."""
+    """The project's root config, trainer, optimizers and schedules, with hooks, data, models and recipes for tests."""
     directory = tmp_path_factory.mktemp("tree") / "configs"
     kept = {"train.yaml", "task", "trainer", "optimizer", "schedule"}
     shutil.copytree(CONFIGS, directory, ignore=lambda path, names: {*names} - kept if Path(path) == CONFIGS else set())

@@ -1,4 +1,4 @@
-"""Every mistake on the command line ends in one line that names it; nothing is built, imported or written before."""
+"""Every mistake on the command line is reported in one line, before anything is built, imported or written."""
 
 import json
 import re
@@ -83,13 +83,13 @@ def message(arguments, tree):
 
 
 @pytest.mark.parametrize("kind", MISTAKES)
-def test_a_mistake_is_one_line_that_names_it(kind, tree):
+def test_mistake_is_named_in_one_line(kind, tree):
     own = [] if kind in ("recipes", "sweeps") else ["recipe=bnn"]
     for line, words in MISTAKES[kind].items():
         assert words in message([*own, *shlex.split(line)], tree), line
 
 
-def test_a_mistake_in_a_config_file_is_one_line(tree, tmp_path):
+def test_mistake_in_a_config_file_is_reported_in_one_line(tree, tmp_path):
     for name, text, words in (
         ("recipe/wrong", "trainer: {epochs: 3}\n", "must begin with '# @package _global_'"),
         ("recipe/wrong", "# @package _global_\ntrainer: {epoch: 3}\n", "Key 'epoch' not in 'TrainerConfig'"),
@@ -103,7 +103,7 @@ def test_a_mistake_in_a_config_file_is_one_line(tree, tmp_path):
         assert words in message([*chosen, "--config-dir", str(tmp_path)], tree)
 
 
-def test_what_was_added_to_a_composed_config_is_checked_by_the_schema():
+def test_changes_to_a_composed_config_are_checked_against_the_schema():
     for change, words in (
         ({"trainer": {"stepz": 1}}, "Key 'stepz' not in 'TrainerConfig' full_key: trainer.stepz"),
         ({"seed": "one"}, "could not be converted to Integer full_key: seed"),
@@ -124,7 +124,7 @@ def test_checking_and_explaining_need_neither_tensorflow_nor_numpy():
     assert run_python("-c", code)[0].startswith(shown)
 
 
-# Likely mistakes at the real door, with the real configs; TensorFlow takes seconds to import, so it is not imported.
+# Likely mistakes at the real command, with the real configs; TensorFlow, which takes seconds, is not imported.
 LIKELY = {
     # names, in every position
     "recpie=bnn": "Unknown key 'recpie'. Did you mean 'recipe'?",
@@ -145,7 +145,7 @@ LIKELY = {
     "recipe=baseline data=image_folder data.path=nowhere": "data.path 'nowhere' does not exist; expected a folder.",
     "recipe=baseline data=tfrecord 'data.path=nowhere-*'": "data.path 'nowhere-*' matches no file",
     "recipe=bnn run_dir=used": "run_dir=used exists already.",
-    # what does not go together, signs, quotes and flags
+    # incompatible values, signs, quotes and flags
     "recipe=bnn trainer.steps=100": "Expected exactly one: add trainer.epochs=null or trainer.steps=null.",
     "recipe=bnn 'optimizer.learning_rate=interval(1e-4, 1e-2)'": "Expected -m --trials <number>",
     "recipe=bnn --epochs 3": "unrecognized arguments: --epochs 3. Expected key=value without dashes",
@@ -163,7 +163,7 @@ for line in json.load(sys.stdin):
 
 
 @pytest.mark.full
-def test_a_mistake_is_one_line_with_its_remedy_without_tensorflow(tmp_path):
+def test_mistake_is_reported_with_a_remedy_without_importing_tensorflow(tmp_path):
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "file").touch()
     lines = json.dumps([shlex.split(line) for line in LIKELY])
@@ -173,7 +173,7 @@ def test_a_mistake_is_one_line_with_its_remedy_without_tensorflow(tmp_path):
         assert (code, said.count("\n"), imported) == (2, 1, False), line
         assert said.startswith("Error: ")
         assert words in said
-        for name in re.findall(r"Did you mean '([^']+)'", said):  # a suggestion is one of what the message lists
+        for name in re.findall(r"Did you mean '([^']+)'", said):  # a suggestion is one of the listed names
             listed = re.search(r"Expected one of(?: this run's)?: ([^.]+(?:\.[a-z_]+[^.]*)*)\.", said)
             names = [] if listed is None else re.split(r"[ ,]+", listed[1])
             assert listed is None or any(f"{name}.".startswith(f"{each}.") for each in names), said

@@ -1,4 +1,4 @@
-"""Arguments are checked against the signature before anything is called, and what is built is what was asked for."""
+"""Arguments are checked against the signature before anything is called, and the requested parts are built."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ BAD = [
 ]
 
 
-def test_wrong_arguments_are_named_and_nothing_is_called(plugins):
+def test_wrong_arguments_are_reported_and_nothing_is_called(plugins):
     for bad, words in BAD:
         for check in (lambda bad: bind(bad, plugins=plugins, injected=()), lambda bad: build(bad, plugins=plugins)):
             assert words in refusal(check, bad)
     assert sys.modules["parts_for_tests"].calls == []
 
 
-def test_parts_are_built_from_the_inside_and_the_node_stays(plugins):
+def test_nested_parts_are_built_first_and_the_node_is_unchanged(plugins):
     rate = object()
     given = node("record", part=[node("Part", rate=2, width=7), 5], flag=True, more={"a": node("Bare")}, rate=rate)
     kept = copy.deepcopy({**given, "rate": None})
@@ -94,7 +94,7 @@ def test_parts_are_built_from_the_inside_and_the_node_stays(plugins):
         build(node("fails"), plugins=plugins)
 
 
-def test_keras_objects_are_built_and_their_refusals_are_one_line():
+def test_keras_objects_are_built_and_their_errors_reported_in_one_line():
     optimizer = build({"_target_": "keras.optimizers.SGD", "learning_rate": 0.5, "momentum": 0.25})
     assert isinstance(optimizer, keras.optimizers.SGD)
     assert (float(optimizer.learning_rate), optimizer.momentum) == (0.5, 0.25)
@@ -141,7 +141,7 @@ def test_values_fit_their_annotations():
     assert not any(map(is_interpolation, [r"\${seed}", "$HOME", 3]))
 
 
-def test_what_a_replaced_part_left_behind_is_left_out_with_a_line():
+def test_leftover_arguments_of_a_replaced_part_are_dropped_with_a_warning():
     adamax = "recipe=baseline optimizer._target_=keras.optimizers.Adamax"
     piecewise = "recipe=baseline schedule._target_=keras.optimizers.schedules.PiecewiseConstantDecay"
     images = "recipe=attention data=image_folder data.path=."
@@ -160,10 +160,10 @@ def test_what_a_replaced_part_left_behind_is_left_out_with_a_line():
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_rate_for_another_kind_of_optimizer_gets_a_line():
+def test_learning_rate_meant_for_another_optimizer_warns():
     typed_in = "sgd optimizer.learning_rate=0.003"
     for given, usual in (("sgd", "0.1"), ("lion", "0.0003"), ("adamw", None), (typed_in, None), ("adam", None)):
-        recipe = "regression" if given == "adam" else "baseline"  # its rate is ten times that of adam.yaml
+        recipe = "regression" if given == "adam" else "baseline"  # its rate is ten times the rate in adam.yaml
         (job,) = preflight(parse_command(f"recipe={recipe} optimizer={given}".split()))
         if usual is None:
             check_early(job, directories=False)
@@ -172,7 +172,7 @@ def test_a_rate_for_another_kind_of_optimizer_gets_a_line():
                 check_early(job, directories=False)
 
 
-def test_what_the_user_typed_and_a_mistake_in_a_recipe_are_refused(tmp_path):
+def test_unknown_arguments_from_command_line_or_user_recipe_are_refused(tmp_path):
     recipe = tmp_path / "recipe" / "mine.yaml"
     recipe.parent.mkdir()
     recipe.write_text("# @package _global_\n# Mine\ndefaults: [baseline, _self_]\ndata: {test_fracton: 0.1}\n")

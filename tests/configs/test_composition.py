@@ -1,4 +1,4 @@
-"""The configs that are shipped: each composes, is documented, and says what the code takes."""
+"""The shipped configs: each composes, is documented, and matches the code's arguments and defaults."""
 
 import dataclasses
 import inspect
@@ -17,7 +17,7 @@ from hookline.trainer.config.schema import NAMED, TrainConfig, TrainerConfig, va
 from hookline.trainer.run.blueprint import split_binding
 
 OF_KERAS = ("mnist", "fashion_mnist", "cifar10")
-"""Options of data=keras_dataset with a file of their own."""
+"""Options of data=keras_dataset with their own file."""
 FILES = sorted(CONFIG_DIR.rglob("*.yaml"))
 INJECTED = {
     "model": {"input_shape", "classes", "role", "latent_size", "stacked", "preparation", "packages"},
@@ -35,7 +35,7 @@ def read(path):
     return yaml.safe_load(path.read_text()) or {}
 
 
-def test_every_recipe_composes_from_its_header_and_its_parts_take_their_arguments(tmp_path):
+def test_every_recipe_composes_from_its_header_command_with_valid_arguments(tmp_path):
     texts = {name: (CONFIG_DIR / "recipe" / f"{name}.yaml").read_text() for name in names("recipe")}
     commands = [re.search(r"^# Command: (.*)$", text, re.MULTILINE)[1] for text in texts.values()]
     words = [shlex.split(re.sub("<[^>]*>", shlex.quote(str(tmp_path)), command)) for command in commands]
@@ -62,7 +62,7 @@ OWN = {
 
 @pytest.mark.full
 def test_every_option_of_every_group_composes():
-    """Options of different groups at once: each of the largest group is composed with one of each other."""
+    """Compose options of different groups at once: each of the largest group with one of every other group."""
     options = ("data", "model", "optimizer", "schedule", "task", "trainer")
     groups = {group: [path.stem for path in (CONFIG_DIR / group).glob("*.yaml")] for group in options}
     with open_composer(parse_command([])) as composer:
@@ -76,7 +76,7 @@ def test_every_option_of_every_group_composes():
             validate(typed(with_values(composer.compose(texts), [])))
 
 
-def test_bnn_is_its_float_baseline_with_rounding_alone():
+def test_bnn_differs_from_its_float_baseline_only_in_rounding():
     recipes = [["recipe=bnn"], ["recipe=[bnn,baseline]"], ["recipe=[baseline,bnn]"], ["recipe=baseline"]]
     binary, *same, baseline = (job.config for job in preflight_each(parse_command([]), recipes))
     assert same == [binary, binary]
@@ -85,7 +85,7 @@ def test_bnn_is_its_float_baseline_with_rounding_alone():
     assert rounding["_target_"] == "hookline.hooks.bnn_rounding.BnnRounding"
 
 
-def test_keys_are_the_arguments_of_the_target_and_values_its_defaults():
+def test_config_keys_and_values_match_the_target_signature():
     for path in FILES:
         group, content = path.relative_to(CONFIG_DIR).parts[0], read(path)
         for node in content.values() if group in NAMED else [content]:
@@ -101,14 +101,14 @@ def test_keys_are_the_arguments_of_the_target_and_values_its_defaults():
                 continue
             for name, parameter in inspect.signature(target).parameters.items():
                 needed = parameter.default is parameter.empty
-                if name in injected or (group == "hooks" and needed):  # the file of a hook has an example
+                if name in injected or (group == "hooks" and needed):  # a hook's file gives an example
                     continue
                 expected = path.stem if path.stem in OF_KERAS and name == "name" else parameter.default
                 expected = "???" if needed and expected != path.stem else expected
                 assert node[name] == (list(expected) if isinstance(expected, tuple) else expected), (path, name)
 
 
-def test_optimizer_values_are_those_of_keras_unless_the_file_says_so():
+def test_optimizer_values_are_keras_defaults_unless_marked():
     for path in (CONFIG_DIR / "optimizer").glob("*.yaml"):
         if path.stem == "custom":
             continue
@@ -119,7 +119,7 @@ def test_optimizer_values_are_those_of_keras_unless_the_file_says_so():
             assert defaults[name] == pytest.approx(expected), (path, name)
 
 
-def test_the_root_file_and_the_trainer_file_name_the_schema_and_all_say_what_they_are_for():
+def test_root_and_trainer_configs_match_the_schema_and_all_have_a_purpose():
     assert [path for path in FILES if not 10 < len(purpose(path)) < 130] == []
     for schema in (TrainConfig, TrainerConfig):
         assert all(field.metadata["help"] for field in dataclasses.fields(schema))

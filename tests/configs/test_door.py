@@ -1,4 +1,4 @@
-"""The command itself: exit codes, one line for a mistake, a traceback for a fault."""
+"""The command itself: exit codes, one line for a mistake, a traceback for an internal error."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ from tests.support.workers import ROOT, run_python
 
 @pytest.fixture
 def session(monkeypatch):
-    """Runs that are not made: their seed says how they go wrong."""
+    """Replace runs with failures, which the seed selects."""
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
     failures = {
         13: UserError("The data is not there."),
@@ -30,7 +30,7 @@ def session(monkeypatch):
     monkeypatch.setitem(sys.modules, "hookline.trainer.run.session", types.SimpleNamespace(execute=execute))
 
 
-def test_what_a_user_can_fix_is_one_line(session, capfd):
+def test_expected_failure_is_reported_in_one_line_with_its_exit_code(session, capfd):
     for seed, code, line in (
         (13, 2, "Error: The data is not there.\n"),
         (14, 1, "Error: The loss is NaN at step 3.\n"),
@@ -41,7 +41,7 @@ def test_what_a_user_can_fix_is_one_line(session, capfd):
         assert capfd.readouterr() == ("", line)
 
 
-def test_a_mistake_that_a_hook_finds_names_it(capfd):
+def test_error_from_a_hook_names_the_hook(capfd):
     errors = [UserError("No layer."), UserError("ema@model has no layer."), NonFiniteError("NaN."), UserError("A.")]
     for error in errors[:3]:
         error.add_note("in hook ema@model, stage build, while the step was traced")
@@ -51,7 +51,7 @@ def test_a_mistake_that_a_hook_finds_names_it(capfd):
     assert capfd.readouterr().err == "".join(f"Error: {line}\n" for line in lines)
 
 
-def test_a_fault_of_the_program_and_debug_show_the_traceback(session, capfd, monkeypatch):
+def test_internal_error_and_debug_show_the_traceback(session, capfd, monkeypatch):
     assert train.main(["recipe=bnn", "seed=15"]) == 1
     assert "Traceback" in (error := capfd.readouterr().err)
     assert error.endswith("RuntimeError: a fault of the program\n")
@@ -63,18 +63,18 @@ def test_a_fault_of_the_program_and_debug_show_the_traceback(session, capfd, mon
     assert "Traceback" in capfd.readouterr().err
 
 
-def test_the_composed_config_and_its_files_can_be_shown_from_anywhere(tmp_path):
+def test_composed_config_and_its_files_are_shown_from_any_directory(tmp_path):
     for shown, words in ((["--info", "defaults"], "recipe/bnn"), (["--cfg", "job", "--package", "trainer"], "batch_")):
         assert words in run_python(ROOT / "train.py", "recipe=bnn", *shown, cwd=tmp_path)[0]
 
 
 @pytest.mark.parametrize("arguments", [["recipe=bnn", "--cfg", "job"], ["recipe=no_such_recipe"]])
-def test_a_reader_that_leaves_gets_no_traceback(arguments):
+def test_closed_output_pipe_causes_no_traceback(arguments):
     read, write = os.pipe()
     os.close(read)
     wrong = arguments[0] == "recipe=no_such_recipe"
     command = [sys.executable, str(ROOT / "train.py"), *arguments]
-    errors = write if wrong else subprocess.PIPE  # of a mistake the reader of the errors has left, too
+    errors = write if wrong else subprocess.PIPE  # for a mistake, the reader of the errors is gone, too
     done = subprocess.run(command, stdout=write, stderr=errors, text=True, cwd=ROOT, check=False, timeout=60)
     os.close(write)
     assert done.returncode == (2 if wrong else 0)

@@ -1,4 +1,4 @@
-"""--explain says what set a value; what it says is what Hydra composes, for every key."""
+"""--explain says what set a value, and gives the value that Hydra composes, for every key."""
 
 import pytest
 from omegaconf import OmegaConf
@@ -31,7 +31,7 @@ def explained(tree):
 
 
 @pytest.mark.parametrize("line", LINES, ids=" ".join)
-def test_each_chain_ends_with_what_hydra_composes_at_its_lines(line):
+def test_each_chain_ends_with_the_composed_value_and_names_its_lines(line):
     with open_composer(Command(())) as composer:
         composed = OmegaConf.to_container(composer.compose(line))
         layers = layers_of(parse_overrides(line, composer.loader), composer)
@@ -51,7 +51,7 @@ def test_each_chain_ends_with_what_hydra_composes_at_its_lines(line):
                 assert step.place.startswith(("the command line, ", "trainer/config/schema.py")), (leaf, step.place)
 
 
-def test_a_node_lists_each_key_and_what_was_removed_says_so(explained):
+def test_node_lists_each_key_and_a_removed_key_says_so(explained):
     dotted = "model.activation={dense_.*: 0.9}"
     text = explained("recipe=bnn", "hooks.bnn_rounding.clip=2", dotted, "--explain", "hooks.bnn_rounding")
     rows = {line.split()[0]: line.split("  ")[-1].strip() for line in text.splitlines()[1:]}
@@ -66,7 +66,7 @@ def test_a_node_lists_each_key_and_what_was_removed_says_so(explained):
         assert "removes hooks.progress" in text.splitlines()[-1]
 
 
-def test_a_resumed_run_shows_its_own_config(tree, tmp_path):
+def test_resumed_run_shows_its_own_config(tree, tmp_path):
     begun = ["recipe=bnn", "optimizer.learning_rate=0.5", "+hooks=center_loss", "+augment=both"]
     (job,) = preflight(parse_command(begun), tree)
     (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(job.config))
@@ -88,7 +88,7 @@ def test_a_resumed_run_shows_its_own_config(tree, tmp_path):
     assert_refused("plugins=null received", explained, "plugins=null", "--explain", "seed")
 
 
-def test_mistakes_are_named(explained):
+def test_mistakes_in_explain_are_reported(explained):
     for line, words in {
         "recipe=bnn --explain model.units.7": "Expected one of: model.units.0, model.units.1.",
         "recipe=bnn -m --explain seed": "Expected it without -m and --run.",

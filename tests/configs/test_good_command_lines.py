@@ -1,4 +1,4 @@
-"""What a user may write, and the config that comes of it."""
+"""Valid command lines, and the configs that they give."""
 
 import json
 
@@ -20,7 +20,7 @@ def config(tree, *arguments):
     return job.config
 
 
-def test_recipes_combine_the_last_wins_and_the_command_line_beats_them(tree):
+def test_last_recipe_wins_and_command_line_overrides_recipes(tree):
     for choice, name, epochs, model in (
         ("recipe=bnn", "bnn", 60, "mlp.mlp"),
         ("recipe=[bnn,prune]", "bnn+prune", 5, "cnn.plain_cnn"),
@@ -48,7 +48,7 @@ def test_hooks_and_augmentations_are_added_set_and_removed(tree):
         assert set(config(tree, "+augment=both", how.format("augment.flip"))["augment"]) == {"crop"}
 
 
-def test_parts_of_ones_own_are_named_by_their_path(tree):
+def test_user_parts_are_named_by_import_path(tree):
     model = ("model._target_=tests.net", "~model.units", "~model.activation", "+model.width=3")
     dotted = ("+hooks.mine._target_=tests.Hook", "+hooks.mine.every=3")
     for overrides in (dotted, ["+hooks.mine={_target_: tests.Hook, every: 3}"]):
@@ -58,7 +58,7 @@ def test_parts_of_ones_own_are_named_by_their_path(tree):
         assert found["augment"] == {"blur": {"_target_": "tests.Blur"}}
 
 
-def test_configs_of_ones_own_bring_hooks_augmentations_and_values(tree, tmp_path):
+def test_user_config_dir_adds_hooks_augmentations_and_values(tree, tmp_path):
     (tmp_path / "recipe").mkdir()
     (tmp_path / "recipe" / "mine.yaml").write_text(
         "# @package _global_\ndefaults: [/augment/crop, /hooks/center_loss, _self_]\n"
@@ -71,7 +71,7 @@ def test_configs_of_ones_own_bring_hooks_augmentations_and_values(tree, tmp_path
     assert "center_loss" in job.config["hooks"]
 
 
-def test_values_are_set(tree):
+def test_overrides_set_values_with_their_types(tree):
     for override, key, value in (
         ("trainer.batch_size=1_000", "trainer.batch_size", 1000),
         ("optimizer.learning_rate=1", "optimizer.learning_rate", 1),
@@ -79,7 +79,7 @@ def test_values_are_set(tree):
         ("hooks.bnn_rounding.skip.0=second", "hooks.bnn_rounding.skip", ["second", "last"]),
         ("hooks.bnn_rounding={scale: {a: 1}}", "hooks.bnn_rounding.scale", {"a": 1}),
         ("hooks.bnn_rounding.clip={dense_1: 1.0}", "hooks.bnn_rounding.clip", {"dense_1": 1.0}),
-        ("hooks.bnn_rounding.skip={a: [1]}", "hooks.bnn_rounding.skip", {"a": [1]}),  # in the place of a list
+        ("hooks.bnn_rounding.skip={a: [1]}", "hooks.bnn_rounding.skip", {"a": [1]}),  # instead of a list
         ("hooks.bnn_rounding.scale={_target_: keras.initializers.Zeros, a: 2}", "hooks.bnn_rounding.scale.a", 2),
         ("trainer.steps=${trainer.batch_size}", "trainer.steps", 64),
         ("run_dir=runs/a b", "run_dir", "runs/a b"),
@@ -89,7 +89,7 @@ def test_values_are_set(tree):
         assert type(found) is type(value)
 
 
-def test_a_sweep_is_the_product_of_its_values_in_order(tree):
+def test_sweep_is_the_ordered_product_of_its_values(tree):
     found = jobs(tree, "recipe=bnn,prune", "-m", "seed=1,2")
     assert [(job.recipe, job.config["seed"]) for job in found] == [("bnn", 1), ("bnn", 2), ("prune", 1), ("prune", 2)]
     assert found[1].overrides == ["recipe=bnn", "seed=2"]
@@ -107,7 +107,7 @@ def test_a_sweep_is_the_product_of_its_values_in_order(tree):
         ["recipe=[prune,bnn]", "optimizer={learning_rate: 0.5}", "++model.extra={a: [1]}", "run_dir=${recipe}/${seed}"],
     ],
 )
-def test_values_set_on_a_composed_config_give_what_hydra_composes(tree, line):
+def test_values_set_on_a_composed_config_match_hydra(tree, line):
     with open_composer(parse_command(line), tree) as composer:
         overrides = parse_overrides(line, composer.loader)
         choosing = [str(each.input_line) for each in overrides if is_group_choice(each, composer)]

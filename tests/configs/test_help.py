@@ -1,4 +1,4 @@
-"""The help lists what exists with its purpose."""
+"""The help lists every option with its purpose."""
 
 import dataclasses
 import re
@@ -16,11 +16,11 @@ from hookline.trainer.config.schema import TrainerConfig
 
 @pytest.fixture(autouse=True)
 def wide(monkeypatch) -> None:
-    """Lines in which nothing is broken."""
+    """Make lines so wide that none is wrapped."""
     monkeypatch.setattr(module, "terminal_width", lambda: 500)
 
 
-def test_every_option_and_setting_is_listed_with_its_purpose_and_each_option_has_a_text_with_a_command():
+def test_help_lists_every_option_with_purpose_and_every_text_has_a_command():
     listed = " ".join(help_text().split())
     for group in TITLES:
         for path in (CONFIG_DIR / group).glob("*.yaml"):
@@ -35,7 +35,7 @@ def test_every_option_and_setting_is_listed_with_its_purpose_and_each_option_has
     assert not re.search(r"[^\n\x20-\x7e]", help_text())
 
 
-def test_the_examples_are_right():
+def test_help_examples_are_valid():
     for example in EXAMPLES:
         arguments = shlex.split(example)
         assert f"python train.py {example}" in help_text()
@@ -47,7 +47,7 @@ def test_the_examples_are_right():
             assert preflight(parse_command([each for each in arguments if not each.startswith("run_dir")]))
 
 
-def test_a_text_shows_keys_defaults_and_comments():
+def test_help_text_shows_keys_defaults_and_comments():
     text = entry_text("hooks.prune")
     assert re.search(
         r"^ +hooks\.prune\.power=3\.0 +polynomial, splicing: exponent; 3 is the cubic schedule$", text, re.M
@@ -61,7 +61,7 @@ def test_a_text_shows_keys_defaults_and_comments():
     assert all(entry_text(name) for name in listed if listed.count(name) == 1)
 
 
-def test_a_name_that_does_not_exist_is_a_mistake(capsys):
+def test_help_for_an_unknown_name_is_an_error(capsys):
     for name, said in {
         "recipe.bn": "Did you mean 'recipe.bnn'?",
         "frozen_mask": "Expected one of: recipe.frozen_mask, hooks.frozen_mask.",

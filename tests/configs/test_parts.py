@@ -1,4 +1,4 @@
-"""What a config from a stranger may name, and every way around it: a `_target_` is a call."""
+"""What an untrusted config may name, and every way around it: a `_target_` is a call."""
 
 import ast
 import contextlib
@@ -54,7 +54,7 @@ def allowed(path, group):
     return True
 
 
-def test_only_what_configs_lists_can_be_named_each_in_its_group(monkeypatch):
+def test_only_parts_listed_in_configs_are_allowed_each_in_its_group(monkeypatch):
     monkeypatch.setattr(parts, "_refusal", lambda *rest: UserError("refused"))  # ten thousand suggestions take a minute
     paths = set(public_names())
     assert {"hookline.scripts.sweep.run.describe_best", "hookline.hooks.monitors.metrics_jsonl.append_whole"} <= paths
@@ -80,7 +80,7 @@ def keras_values():
 
 @pytest.fixture
 def touched(monkeypatch, tmp_path):
-    """The names of the functions that were given the path of a file: Python's, TensorFlow's and the importer."""
+    """Record Python's audit events about files in tmp_path, and paths given to TensorFlow's file functions."""
     seen, watching = [], [True]
     ours = str(tmp_path)
 
@@ -88,7 +88,7 @@ def touched(monkeypatch, tmp_path):
         if watching and any(ours in str(each) for each in arguments if isinstance(each, str | Path)):
             seen.append(event)
 
-    sys.addaudithook(audit)  # cannot be taken back
+    sys.addaudithook(audit)  # an audit hook cannot be removed
     for name in ("exists", "isdir", "GFile", "listdir", "remove", "makedirs", "stat"):
         real = getattr(tf.io.gfile, name)
         monkeypatch.setattr(tf.io.gfile, name, lambda path, *rest, real=real: (seen.append(str(path)), real(path))[1])
@@ -97,16 +97,16 @@ def touched(monkeypatch, tmp_path):
 
 
 def construct(target, value):
-    """Call a class with the value as each of its arguments in turn, and numbers for those that it needs."""
+    """Call a class with the value as each of its arguments in turn, and numbers for the other required ones."""
     parameters = inspect.signature(target).parameters.values()
     named = [each for each in parameters if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
     needed = {each.name: 2 for each in named if each.default is each.empty}
     for each in named:
-        with contextlib.suppress(Exception):  # most refuse a path; what counts is what they touched before
+        with contextlib.suppress(Exception):  # most refuse a path; only files touched before that count
             target(**(needed | {each.name: value}))
 
 
-def test_no_keras_class_touches_a_file_that_its_arguments_name(tmp_path, touched):
+def test_no_allowed_keras_class_touches_a_file_given_as_argument(tmp_path, touched):
     file = tmp_path / "words.txt"
     file.write_text("a\nb\n")
     classes = {path: value for path, value in keras_values().items() if inspect.isclass(value)}
@@ -123,7 +123,7 @@ def test_no_keras_class_touches_a_file_that_its_arguments_name(tmp_path, touched
     assert not [value for value in guilty for group in GROUPS if is_part(value, group=group)]
 
 
-def test_of_keras_functions_only_applications_can_be_named():
+def test_keras_applications_are_the_only_allowed_keras_functions():
     functions = {path: value for path, value in keras_values().items() if inspect.isfunction(value)}
     names = {(value.__name__, group) for value in functions.values() for group in GROUPS if is_part(value, group=group)}
     builders = {name for name, value in vars(keras.applications).items() if inspect.isfunction(value)}
@@ -163,7 +163,7 @@ HOSTILE = [
 ]
 
 
-def test_a_run_from_a_stranger_executes_nothing(tmp_path, monkeypatch):
+def test_untrusted_run_executes_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "evil.py").write_text("open('executed', 'w')\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -180,7 +180,7 @@ def test_a_run_from_a_stranger_executes_nothing(tmp_path, monkeypatch):
     assert "evil" not in sys.modules
 
 
-def test_all_parts_are_checked_before_the_first_is_called(tmp_path, monkeypatch):
+def test_all_parts_are_checked_before_any_is_called(tmp_path, monkeypatch):
     source = "called = []\nclass Mine:\n    def __init__(self, x=1): called.append(x)\n"
     (tmp_path / "part_of_mine.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
@@ -206,7 +206,7 @@ NO_PARTS = [
 ]  # fmt: skip
 
 
-def test_what_builds_no_part_of_a_run_is_refused():
+def test_target_that_builds_no_part_of_a_run_is_refused():
     for path in NO_PARTS:
         assert refusal(resolve, path).startswith(f"_target_={path}")
     for path in ("", "Adam", ".Adam", "keras.", "keras..Adam", "keras.optimizers.Adam()", None, 3, []):
@@ -218,7 +218,7 @@ def test_what_builds_no_part_of_a_run_is_refused():
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """An installed package with a hook, aliases, and things that only look like a class or function."""
+    """An importable package with a function, a class, aliases, and objects that only look like a class or function."""
     folder = tmp_path / "some_package"
     folder.mkdir()
     (folder / "__init__.py").write_text("from some_package.nets import net\n")
@@ -238,21 +238,21 @@ def package(tmp_path, monkeypatch):
     return "some_package"
 
 
-def test_a_package_of_ones_own_must_be_listed_and_leads_nowhere_else(package):
+def test_user_package_must_be_listed_and_gives_access_to_nothing_else(package):
     assert_refused(r"If you trust it, add plugins=\[some_package\]", resolve, "some_package.nets.net")
     assert package not in sys.modules, "it must not be imported before it is allowed"
     found = resolve("some_package.nets.net", plugins=[package])
     assert isinstance(found, types.FunctionType)
     assert resolve("some_package.net", plugins=[package]) is found, "a package may re-export its own"
     assert resolve("some_package.nets.Dense", plugins=[package]) is keras.layers.Dense
-    for path in ("some_package_2.net", "hooksmith.net"):  # the same beginning is another package
+    for path in ("some_package_2.net", "hooksmith.net"):  # other packages with a common prefix
         assert_refused("is not allowed", check_path, path, plugins=[package])
     for name in ("system", "os", "rmtree", "partial", "instance", "anonymous", "liar", "imposter"):
         with pytest.raises(UserError, match="is not allowed: it is not a class or function that some_package defines"):
             resolve(f"some_package.nets.{name}", plugins=[package])
 
 
-def test_a_typo_is_named(package):
+def test_typo_in_a_target_is_reported(package):
     for path, words in (
         ("keras.optimizers.Adma", "has no 'Adma'. Did you mean 'Adamax'"),
         ("some_package.nest.net", "there is no module 'some_package.nest'"),

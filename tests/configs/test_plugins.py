@@ -1,4 +1,4 @@
-"""Packages that bring parts of a run: found without importing them, refused one by one, in nobody's way."""
+"""Packages that provide parts of a run: found without an import, refused one by one, blocking no other."""
 
 import sys
 from pathlib import Path
@@ -17,7 +17,7 @@ IMPORTED = "raise RuntimeError('imported')\n"
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):
-    """A function that makes an installed package with an entry point; importing the package is an error."""
+    """Return a function that installs a package with an entry point; importing the package is an error."""
     site = tmp_path / "site"
     site.mkdir()
     monkeypatch.syspath_prepend(site)
@@ -54,7 +54,7 @@ def job(tree, *arguments):
     return found
 
 
-def test_an_installed_package_is_found_without_being_imported(install, tree):
+def test_installed_plugin_is_found_without_being_imported(install, tree):
     assert installed(tree) == {}
     assert "Plugins" not in help_text()
     assert_refused(r"is not allowed.*If you trust it, add plugins=\[noisy\]", check_path, "noisy.Noise")
@@ -67,7 +67,7 @@ def test_an_installed_package_is_found_without_being_imported(install, tree):
     assert trusted_packages() == ["noisy"]
     assert used_plugins({"hooks": {"noise": {"_target_": "noisy.Noise"}}}) == ["noisy"]
     assert used_plugins({"hooks": {"noise": {"_target_": "noisy_too.Noise"}}}) == []
-    for named in ([], ["plugins=[noisy]"]):  # named as well, it counts once
+    for named in ([], ["plugins=[noisy]"]):  # also named explicitly, it counts once
         found = job(tree, *named, "+hooks=noise", "hooks.noise.stddev=0.5").config["hooks"]["noise"]
         assert found == {"_target_": "noisy.Noise", "stddev": 0.5}
     assert "noisy" not in sys.modules
@@ -77,7 +77,7 @@ def test_an_installed_package_is_found_without_being_imported(install, tree):
     assert_refused("is not allowed", check_path, "company.other.Noise")
 
 
-def test_a_broken_plugin_says_why_and_is_in_nobodys_way(install, tree):
+def test_broken_plugin_is_reported_and_blocks_nothing(install, tree):
     install(init=None)
     install("loud", entries="loud = loud:Plugin")
     install("sly", entries="sly = hookline.trainer.run")
@@ -90,7 +90,7 @@ def test_a_broken_plugin_says_why_and_is_in_nobodys_way(install, tree):
         assert_refused("is not allowed", check_path, path)
 
 
-def test_a_plugin_with_a_name_that_is_taken_is_refused(install, tree):
+def test_plugin_config_with_a_taken_name_is_refused(install, tree):
     shadow = NOISE.replace("noise:", "center_loss:")
     info = install(configs={"hooks/center_loss": shadow, "hooks/noise": NOISE})
     theirs = info.parent / "noisy" / "configs" / "hooks" / "center_loss.yaml"
@@ -101,7 +101,7 @@ def test_a_plugin_with_a_name_that_is_taken_is_refused(install, tree):
     assert "[noisy]" not in help_text()
 
 
-def test_a_package_that_plugins_names_offers_configs_in_the_same_way(tree, tmp_path, monkeypatch):
+def test_package_named_in_plugins_offers_its_configs(tree, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "__init__.py").write_text(IMPORTED)
@@ -114,11 +114,11 @@ def test_a_package_that_plugins_names_offers_configs_in_the_same_way(tree, tmp_p
     assert [(each.recipe, each.config["seed"]) for each in jobs] == [("bnn+loud", 1), ("bnn+loud", 2)]
     write_configs(tmp_path / "mine", "mine", {"hooks/center_loss": NOISE})
     assert f"has the name of {tree / 'hooks' / 'center_loss.yaml'}" in refusal(job, tree, "plugins=[mine]")
-    flags = ("--config-dir", str(tmp_path / "mine" / "configs"))  # nor may a directory of configs have our names
+    flags = ("--config-dir", str(tmp_path / "mine" / "configs"))  # a config directory may not reuse our names, either
     assert "center_loss.yaml, and would be ignored" in refusal(job, tree, *flags)
 
 
-def test_a_package_that_cannot_be_found_is_told_with_where_to_look(tree, tmp_path, monkeypatch):
+def test_missing_package_is_reported_with_where_to_look(tree, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     message = "there is no module 'nowhere'. Install it, or put PYTHONPATH="
     assert message in refusal(job, tree, "plugins=[nowhere]")

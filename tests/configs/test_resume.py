@@ -1,4 +1,4 @@
-"""resume=<run>: the config is the run's own, and nothing that its file says is executed or believed."""
+"""resume=<run> uses the run's own config; nothing in its file is trusted or executed."""
 
 import pytest
 import yaml
@@ -32,7 +32,7 @@ def change(run, **values):
     path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), **values}))
 
 
-def test_the_config_is_that_of_the_run(run, tmp_path):
+def test_resume_uses_the_config_of_the_run(run, tmp_path):
     stored = yaml.safe_load((run / "config.yaml").read_text())
     for again in ([], ["recipe=bnn", "seed=3", "trainer.epochs=7"]):  # the same values may be repeated
         (job,) = jobs(*again, f"resume={run}")
@@ -46,7 +46,7 @@ def test_the_config_is_that_of_the_run(run, tmp_path):
     assert [job.config["trainer"]["epochs"] for job in found] == [7, 5]
 
 
-def test_the_digest_is_of_what_a_resumed_run_keeps(tmp_path):
+def test_digest_covers_only_settings_fixed_on_resume(tmp_path):
     overrides = ["recipe=bnn", "data=arrays", "data.path=here.npz", "data.classes=4"]
     stored = yaml.safe_load((make_run(tmp_path / "run", *overrides) / "config.yaml").read_text())
     digest = config_digest(stored)
@@ -55,10 +55,10 @@ def test_the_digest_is_of_what_a_resumed_run_keeps(tmp_path):
     for kept in ({"seed": 1}, {"data": {**stored["data"], "classes": 5}}, {"hooks": {}}):
         assert config_digest({**stored, **kept}) != digest
     first, *others = stored["hooks"].items()
-    assert config_digest({**stored, "hooks": dict([*others, first])}) != digest  # hooks run in their order
+    assert config_digest({**stored, "hooks": dict([*others, first])}) != digest  # the order of hooks counts
 
 
-def test_what_leaves_the_bits_alone_may_be_set_and_the_data_may_lie_elsewhere(run):
+def test_settings_without_effect_on_bits_and_data_paths_may_change(run):
     (job,) = jobs(f"resume={run}", "trainer.threads=2", "hooks.progress=null", "debug=true")
     assert (job.config["trainer"]["threads"], job.config["debug"]) == (2, True)
     assert "progress" not in job.config["hooks"]
@@ -75,11 +75,11 @@ def test_what_leaves_the_bits_alone_may_be_set_and_the_data_may_lie_elsewhere(ru
         assert job.config["data"] == {**data, **dict.fromkeys(stored, yaml.safe_load(text.partition("=")[2]))}
 
 
-def test_what_would_change_the_run_is_refused(run):
+def test_settings_that_would_change_the_run_are_refused(run):
     for texts, words in (
         (["seed=4"], "seed is 3, 4 received"),
         (["data.seed=4"], "data.seed is 0, 4 received"),
-        (["data.path=here"], "Unknown argument of data 'path'"),  # these digits lie nowhere
+        (["data.path=here"], "Unknown argument of data 'path'"),  # the digits have no path
         (["trainer.epochs=8", "trainer.batch_size=32"], "trainer.batch_size is 64, 32"),
         (["hooks.bnn_rounding=null"], "hooks.bnn_rounding is"),
         (["recipe=baseline"], "a resumed run keeps its recipe 'bnn'"),
@@ -92,7 +92,7 @@ def test_what_would_change_the_run_is_refused(run):
         assert words in refusal(jobs, f"resume={run}", *texts), texts
 
 
-def test_what_is_no_run_is_refused(tmp_path, run):
+def test_directory_that_is_not_a_run_is_refused(tmp_path, run):
     for given, words in ((tmp_path / "absent", "does not exist"), (f"[{run}]", "does not exist")):
         assert_refused(words, jobs, f"resume={given}")
     good = (run / "config.yaml").read_text()
@@ -115,7 +115,7 @@ def test_what_is_no_run_is_refused(tmp_path, run):
     assert_refused(r"has no overrides\.txt", jobs, f"resume={run}")
 
 
-def test_a_file_does_not_name_the_packages_that_may_be_executed(run):
+def test_stored_plugins_must_be_named_again_to_be_executed(run):
     change(run, plugins=["pip"], task={"_target_": "pip.main", "args": ["install", "evil"]})
     assert_refused(r"on its own. If you trust it, add plugins=\[pip\]", jobs, f"resume={run}")
     change(run, plugins=["tests"], task={"_target_": "hookline.recipes.classification.classification"})
@@ -123,7 +123,7 @@ def test_a_file_does_not_name_the_packages_that_may_be_executed(run):
     assert job.config["plugins"] == ["tests"]
 
 
-def test_a_file_refers_to_nothing_outside(run):
+def test_stored_config_with_interpolations_is_refused(run):
     for text in ("${oc.env:HOME}", "${seed}", "a ${oc.decode:'1'} b"):
         change(run, run_dir=text)
         assert_refused("holds a reference in run_dir", jobs, f"resume={run}")

@@ -1,4 +1,4 @@
-"""Networks that no recipe has, as users write them: functions, with layers, a model and a task of their own."""
+"""Networks that no recipe uses, as users write them: functions, with custom layers, a model and a task."""
 
 import keras
 import numpy as np
@@ -70,7 +70,7 @@ class Transformer(keras.Model):
 
 
 class Anchored(layers.Layer):
-    """Center and scale the inputs, with a loss of its own, and an average that moves in training."""
+    """Center and scale the inputs, with an added loss, and a moving average that is updated in training."""
 
     def build(self, shape):
         self.scale = self.add_weight(shape=shape[-1:], initializer="ones", name="scale")
@@ -174,7 +174,7 @@ def _stack(input_shape, *stacked, name=None):
 
 
 def halves(inputs):
-    """Return what the network with two inputs takes: the first and the second half of each series."""
+    """Return the inputs of the network with two inputs: the first and the second half of each series."""
     return [inputs[:, : TIME // 2], inputs[:, TIME // 2 :]]
 
 

@@ -1,4 +1,4 @@
-"""What every augmentation must do. A new one is covered by being there."""
+"""What every augmentation must do. A new one is covered automatically."""
 
 from pathlib import Path
 
@@ -43,7 +43,7 @@ ALL = [*[(name,) for name in SINGLE], tuple(SINGLE)]
 
 
 @pytest.mark.parametrize("name", SINGLE)
-def test_seeds_and_epochs_differ_and_runs_of_a_seed_agree(name):
+def test_draws_differ_by_seed_and_step_and_repeat_with_the_seed(name):
     first, again, other = (eager_batches(batches(name, seed=seed), 3, 5) for seed in (1, 1, 2))
     assert_same_bits(first, again)
     assert not np.array_equal(first["inputs"], other["inputs"])
@@ -56,7 +56,7 @@ def test_seeds_and_epochs_differ_and_runs_of_a_seed_agree(name):
 @pytest.mark.parametrize("names", ALL, ids="+".join)
 def test_no_op_is_stateful_and_the_randomness_guard_finds_nothing(names):
     training = batches(*names)
-    assert_same_bits(eager_batches(training, 2, 5), traced_batches(training, 2, 5))  # across an epoch's border
+    assert_same_bits(eager_batches(training, 2, 5), traced_batches(training, 2, 5))  # across an epoch boundary
     traced = tf.function(training.batch, autograph=False).get_concrete_function(tf.TensorSpec([], tf.int64))
     assert [op.name for op in traced.graph.get_operations() if op.op_def.is_stateful] == []
     shapes = {name: tuple(tensor.shape) for name, tensor in traced.structured_outputs.items()}

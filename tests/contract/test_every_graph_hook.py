@@ -1,4 +1,4 @@
-"""Every graph hook in half precision, in micro batches, on replicas. A new hook is covered by being there."""
+"""Every graph hook in half precision, in micro batches, on replicas. A new hook is covered automatically."""
 
 from dataclasses import replace
 from functools import partial
@@ -65,7 +65,7 @@ TOGETHER = [
     ("frozen_mask", "fused_batch_norm", "quantization_aware_training", "sam"),
     ("gradient_override", "incremental_quantization", "nan_guard"),
 ]
-"""As few runs as have every hook. A new hook has a run of its own."""
+"""The fewest runs that include every hook. A new hook gets its own run."""
 RUNS = [*TOGETHER, *((name,) for name in sorted({*HOOKS}.difference(*TOGETHER)))]
 
 
@@ -118,7 +118,7 @@ def trained(names, count=1, **options):
 
 
 def whole(names):
-    """Return the run on one replica, and whether anything is drawn in it."""
+    """Return the run on one replica, and whether it draws random numbers."""
     drawn = []
     seed = StepContext.stateless_seed
     with pytest.MonkeyPatch.context() as patch:
@@ -133,9 +133,9 @@ def test_hooks_give_the_same_run_in_micro_batches_and_on_replicas(names):
     if draws or SYNCHRONIZED in names:
         replicas.assert_same_run(trained(names, 2), expected)
         variables, reported = trained(names, accumulation_steps=2)
-    else:  # one run in both ways has to be the whole one, too
+    else:  # one run with both must match the whole run, too
         variables, reported = trained(names, 2, accumulation_steps=2)
     assert all(np.isfinite(value).all() for value in [*variables.values(), *reported.values()])
     assert (variables.keys(), list(reported)) == (expected[0].keys(), list(expected[1]))
-    if not draws:  # where each micro batch draws for itself, they are equal on average
+    if not draws:  # where each micro batch draws its own numbers, they are equal only on average
         replicas.assert_same_run((variables, reported), expected, tolerance=1e-4)

@@ -1,4 +1,4 @@
-"""What every recipe must do: run, leave a whole run directory, repeat exactly."""
+"""What every recipe must do: run, leave a complete run directory, repeat exactly."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 RECIPES = sorted(path.stem for path in (CONFIGS / "recipe").glob("*.yaml"))
 
 STARTED = ("gan", pytest.param("bnn", marks=pytest.mark.long))
-"""Of two networks, and of one; tests/trainer/run/test_initial_weights.py starts from files, too."""
+"""With two networks, and with one; tests/trainer/run/test_initial_weights.py starts from files, too."""
 ABOUT_A_LINE = {"step", "split"}
 
 
@@ -36,7 +36,7 @@ def first(request, tmp_path_factory):
     return FirstRun(request.param, directory, run_small(request.param, "trainer.placement=device", run_dir=directory))
 
 
-def test_recipe_leaves_a_whole_run_directory_of_documented_names(first):
+def test_recipe_leaves_a_complete_run_directory_with_documented_names(first):
     directory, summary = first.directory, first.summary
     for name in ("config.yaml", "overrides.txt", "environment.json", "metrics.jsonl", "summary.json"):
         assert (directory / name).stat().st_size > 0, name
@@ -78,7 +78,7 @@ def test_new_run_starts_from_the_weights_of_another(first, tmp_path):
     [pytest.param(each, marks=pytest.mark.full if each == "sgan" else pytest.mark.long) for each in RECIPES],
     indirect=True,
 )
-def test_recipe_repeats_exactly_from_the_host_and_from_a_cut(first, tmp_path):
+def test_recipe_repeats_exactly_with_host_placement_and_after_a_cut(first, tmp_path):
     directory, cut = tmp_path / "cut", first.summary["steps"] // 2 + 1
     summary = run_cut(first.recipe, "trainer.placement=host", cuts=[cut], run_dir=directory)
     check_same(directory, summary, first.directory, first.summary)

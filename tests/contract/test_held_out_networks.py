@@ -1,4 +1,4 @@
-"""Networks that no recipe has: every technique trains them and they are exported, or one line says why not."""
+"""Networks that no recipe uses: every technique trains and exports them, or says in one line why it cannot."""
 
 import copy
 from dataclasses import replace
@@ -28,10 +28,10 @@ NETWORKS = {
     "softmax_end": IMAGES,
     "two_inputs": SERIES,
 }
-"""Each network with what it takes."""
+"""Each network with its kind of inputs."""
 SUBCLASSED, PROBABILITIES, TWO_INPUTS = "subclassed_transformer", "softmax_end", "two_inputs"
 OWN_CLASSES = (SUBCLASSED, "functional_transformer", "own_layer")
-"""Networks that a .keras file alone does not bring back."""
+"""Networks that cannot be loaded from only a .keras file."""
 CHAIN = ("prune", "frozen_mask", "ema", "clip_gradients")
 STEPS, DESCENT, RATE = 4, 10, 0.1
 NO_MAP = "No 2-D convolution"
@@ -43,7 +43,7 @@ REFUSED = {
     **{(hook, SUBCLASSED): NO_GRAPH for hook in ("bernoulli_attention", "center_loss", "gradient_override")},
     ("bnn_rounding", SUBCLASSED): "Set input_quantizer=null",
 }
-"""What the line says where a network cannot be trained by a technique, by hook and network."""
+"""The message where a technique cannot train a network, by hook and network."""
 
 
 class Runs:
@@ -101,10 +101,10 @@ TOGETHER = {
     PROBABILITIES: ("gradient_override",),
     TWO_INPUTS: ("incremental_quantization",),
 }
-"""Outside of the long tier: each network and each technique, in as few runs."""
+"""Outside the long tier: every network and every technique, in as few runs as possible."""
 
 
-def test_all_techniques_are_there():
+def test_default_runs_cover_all_techniques_and_networks():
     assert {hook for hooks in TOGETHER.values() for hook in hooks} == {*TECHNIQUES}
     assert TOGETHER.keys() == NETWORKS.keys()
 
@@ -118,7 +118,7 @@ def cases():
 
 
 @pytest.mark.parametrize(("network", "hooks"), list(cases()))
-def test_technique_trains_it_and_it_is_exported_or_a_line_says_why_not(network, hooks, runs, tmp_path):
+def test_technique_trains_and_exports_network_or_says_why_not(network, hooks, runs, tmp_path):
     if len(hooks) == 1 and (hooks[0], network) in REFUSED:
         assert REFUSED[hooks[0], network] in refusal(runs.assemble, network, hooks)
         return
@@ -134,7 +134,7 @@ def test_technique_trains_it_and_it_is_exported_or_a_line_says_why_not(network, 
 @pytest.mark.parametrize(
     "network", [pytest.param(each, marks=() if n % 4 == 1 else pytest.mark.long) for n, each in enumerate(NETWORKS)]
 )
-def test_without_hooks_it_descends_as_in_keras(network, runs):
+def test_network_without_hooks_trains_as_in_keras(network, runs):
     parts = runs.assemble(network, ())
     trained = parts.trainer.networks["model"].model
     twin = getattr(held_out_networks, network)(input_shape=parts.data.input_shape, classes=CLASSES)

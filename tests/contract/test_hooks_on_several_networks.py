@@ -1,4 +1,4 @@
-"""Every graph hook does for each of two networks what it does for one. A new hook is covered by being there."""
+"""Every graph hook treats each of two networks as it treats one. A new hook is covered automatically."""
 
 from types import SimpleNamespace
 
@@ -33,7 +33,7 @@ def loop_of(name, network, objectives, names=NAMES):
         hook = from_catalogue(name, network=network)
         rebuild = hook.rebuild_model
 
-        def seeded(model):  # its layers start alike, whichever network comes first
+        def seeded(model):  # its layers start equal, whichever network comes first
             keras.utils.set_random_seed(7)
             return rebuild(model)
 
@@ -55,12 +55,12 @@ def trained(loop):
 
 @pytest.fixture
 def alike_draws(monkeypatch):
-    """Have every draw depend on the step alone: its name tells whether a run has one network or two."""
+    """Make every draw depend only on the step: its name differs between runs with one network and with two."""
     monkeypatch.setattr(StepContext, "stateless_seed", lambda context, salt: seed_of("any", context.step))
 
 
 @pytest.mark.parametrize("name", WITH_STATE_OR_LONG)
-def test_hook_does_for_each_network_what_it_does_for_one(name, alike_draws):
+def test_hook_treats_each_of_two_networks_as_it_treats_one(name, alike_draws):
     loop = loop_of(name, "*", watching_pair()[::-1])
     hooks = loop.trainer.hooks
     assert [hook.name for hook in hooks] == sorted(f"{name}@{network}" for network in NAMES)
@@ -72,8 +72,8 @@ def test_hook_does_for_each_network_what_it_does_for_one(name, alike_draws):
     assert [each for each in reported if namespace_of(each, hooks=[name], scopes=scopes) is None] == []
     for hook in hooks:
         (values,) = own_values(hook, reported, loop.trainer.objectives)
-        hook.warning(values)  # finds what it measures under the names that it gave
-    network = NAMES[1]  # that of which the other one stands first
+        hook.warning(values)  # finds its measurements under its own names
+    network = NAMES[1]  # the one that comes after the other
     alone, values = trained(loop_of(name, network, [ToyObjective(network, f"train_{network}")], [network]))
     for key, value in alone.items():
         of_both = both[key.replace(f"hook/{name}/", f"hook/{name}@{network}/")]
@@ -81,14 +81,14 @@ def test_hook_does_for_each_network_what_it_does_for_one(name, alike_draws):
         np.testing.assert_allclose(of_both, value, rtol=1e-4, atol=1e-6, err_msg=key)
     prefix = f"train_{network}/"
     own = {key for key in reported if key.startswith(prefix)}
-    assert len(own) == len(values) + 1  # with the accuracy of the other network
+    assert len(own) == len(values) + 1  # plus the accuracy of the other network
     for key, value in values.items():
         kind = next(each for each in ("loss/", "metric/", "") if key.startswith(each))
         (found,) = {prefix + key, f"{prefix}{kind}{network}/{key.removeprefix(kind)}"} & own
         assert reported[found] == pytest.approx(value, rel=1e-4, abs=1e-6)
 
 
-def test_wrong_network_or_objective_is_one_clear_line():
+def test_wrong_network_or_objective_is_reported():
     short = ("recipe=baseline", "model.units=[4]", "trainer.steps=2", "trainer.epochs=null", *MONITOR, *TWO)
     for override, message in (
         ("hooks.nan_guard.network=generatr", r"'nan_guard' works on the network 'generatr'.* mean 'generator'\?"),

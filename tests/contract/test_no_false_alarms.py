@@ -1,4 +1,4 @@
-"""Advice before training: of every recipe as it is shipped, at its full length, there is none to give.
+"""Advice before training: every recipe as shipped, at its full length, gets none.
 
 Warnings of reports and evaluations are errors in every test that trains a recipe.
 """
@@ -18,7 +18,7 @@ from tests.support.images import write_images
 
 
 def advice_on(*overrides, directory):
-    """Return what hooks say before a run. Everything is built as for the run, but nothing is traced."""
+    """Return the advice of hooks before a run. Everything is built as for the run, but nothing is traced."""
     (job,) = preflight(parse_command(list(overrides)))
     keras.utils.clear_session()
     with pytest.MonkeyPatch.context() as patch:
@@ -29,9 +29,9 @@ def advice_on(*overrides, directory):
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_recipe_as_it_is_shipped_gives_no_alarm(recipe, tmp_path):
+def test_shipped_recipe_gets_no_advice(recipe, tmp_path):
     own = []
-    if recipe in NEEDS_IMAGES:  # the recipe's values are for more images than are drawn here
+    if recipe in NEEDS_IMAGES:  # the recipe's values are for more images than are written here
         own = [f"data.path={write_images(tmp_path / 'images')}"]
         own += [f"{key}={value}" for key, value in FOR_RECIPE[recipe].items()]
     assert advice_on(f"recipe={recipe}", *own, directory=tmp_path) == []
@@ -54,7 +54,7 @@ HARMFUL = {
 
 
 @pytest.mark.parametrize("overrides", HARMFUL)
-def test_each_override_that_hurts_gives_one_line(overrides, tmp_path):
+def test_harmful_overrides_get_one_line_of_advice_each(overrides, tmp_path):
     found = advice_on(*overrides.split(), directory=tmp_path)
     assert len(found) == len(HARMFUL[overrides])
     assert all(any(expected in line for line in found) for expected in HARMFUL[overrides])

@@ -1,4 +1,4 @@
-"""A model that starts from a file computes what Keras computes, with every hook that changes nothing before a step."""
+"""A model loaded from a file gives the outputs of Keras, with hooks that change nothing before the first step."""
 
 import keras
 import numpy as np
@@ -19,7 +19,7 @@ OF_GRAPHS = {
     "pruned": ["center_loss"],
     "frozen": [{"gradient_override": {"layers": "head", "backward": {"name": "reverse"}}}],
 }
-"""What a subclassed model cannot have besides."""
+"""Further hooks, which a subclassed model cannot have."""
 
 
 def recurrent():
@@ -45,7 +45,7 @@ def compare(make, name, hooks, inputs, place):
 
 
 @pytest.mark.parametrize("hooks", HOOKS)
-def test_a_subclassed_transformer_and_a_recurrent_network(hooks, tmp_path):
+def test_loaded_transformer_and_recurrent_network_match_keras(hooks, tmp_path):
     if hooks == "pruned":
         compare(transformer, "a.weights.h5", HOOKS[hooks], SEQUENCES, tmp_path)
     compare(recurrent, "a.keras", [*HOOKS[hooks], *OF_GRAPHS.get(hooks, [])], SEQUENCES, tmp_path)

@@ -11,12 +11,12 @@ from tests.support.command import overrides_for, run_small
 from tests.support.door import EVERYWHERE, techniques
 
 TECHNIQUES = techniques()
-SYNCHRONIZED = "synchronized_batch_norm"  # takes the layers in training: the kernel has those of evaluations
+SYNCHRONIZED = "synchronized_batch_norm"  # handles the layers in training; the kernel handles them in evaluations
 FUSED = ("hooks.fused_batch_norm.min_entries=0",)  # these networks are too small for it otherwise
 WITHOUT_MONITORS = [f"hooks.{each}=null" for each in ("tensorboard", "pictures", "projector", "randomness_guard")]
 PAIRS = list(itertools.combinations(TECHNIQUES, 2))
 APART = {*(("incremental_quantization", "prune"), ("bnn_rounding", "quantization_aware_training"))}
-"""In the full tier; tests/resume/test_every_hook_goes_on.py trains others together."""
+"""In the full tier; tests/resume/test_every_hook_resumes.py trains others together."""
 
 
 @pytest.mark.parametrize(

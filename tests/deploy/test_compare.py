@@ -1,4 +1,4 @@
-"""Files against their run: what is as good passes, what is not never does."""
+"""Comparison of files with their run: a file that is as good passes, a worse one never does."""
 
 import keras
 import numpy as np
@@ -18,7 +18,7 @@ ONNX = FORMATS["onnx"]
 
 
 def predictor(run, change=lambda inputs, outputs: outputs):
-    """Return what predicts as a file does, with NumPy alone: the small network, and a change to its outputs."""
+    """Return a predictor that stands in for a file's: the small network in NumPy, and a change to its outputs."""
     hidden, logits = (finished_model(run, "model").get_layer(name).get_weights() for name in ("hidden", "logits"))
 
     def predict(inputs: np.ndarray) -> np.ndarray:
@@ -29,14 +29,14 @@ def predictor(run, change=lambda inputs, outputs: outputs):
 
 
 def one_wrong(run):
-    """Return what predicts another class for one example of 64, for which the run is right."""
+    """Return a predictor that is wrong for one example of 64 for which the run is right."""
     inputs, targets = (array[:64] for array in toy_arrays())
     right = predictor(run)(inputs).argmax(axis=1) == targets
     spoiled = inputs[np.flatnonzero(right)[0]]
     return predictor(run, lambda given, outputs: np.where((given == spoiled).all(1, keepdims=True), -outputs, outputs))
 
 
-def test_a_file_that_is_not_as_good_as_the_run_is_refused():
+def test_file_worse_than_run_beyond_tolerance_is_refused():
     run = finished_run()
     for predict, options, words in (
         (predictor(run, lambda _, outputs: outputs * np.nan), {"tolerance": 1.0}, "returns NaN on the test split"),
@@ -48,19 +48,19 @@ def test_a_file_that_is_not_as_good_as_the_run_is_refused():
     ):
         with pytest.raises((UserError, tf.errors.OpError), match=words):
             compare(run, "model", ONNX, predict, **options)
-    metrics, difference = compare(run, "model", ONNX, one_wrong(run), lossy=True)  # it may be a little worse
+    metrics, difference = compare(run, "model", ONNX, one_wrong(run), lossy=True)  # a lossy file may be a little worse
     assert len(difference.others) == 1
     assert metrics["metric/accuracy"] == pytest.approx(run.held_out["test"].run(7)["metric/accuracy"] - 1 / 64)
 
 
 class Negate(StatelessHook):
-    """Ship another network than the one that evaluation sees."""
+    """Ship a network other than the one that is evaluated."""
 
     def strip_model(self, model: keras.Model) -> keras.Model:
         return keras.Model(model.inputs[0], -model.outputs[0])
 
 
-def test_a_keras_file_is_compared_layer_for_layer():
+def test_keras_file_and_plain_model_must_match_metrics_of_run():
     run = finished_run()
     model = finished_model(run, "model")
     metrics, difference = compare(run, "model", FORMATS["keras"], KerasPredictor(model))
@@ -78,7 +78,7 @@ def test_a_keras_file_is_compared_layer_for_layer():
         compare(run, "model", FORMATS["keras"], predict, tolerance=1.0)
 
 
-def test_a_half_precision_run_is_compared_in_its_own_precision():
+def test_file_of_half_precision_run_is_compared_in_float32():
     with computing_in("bfloat16"):
         run = finished_run(Halve("halve"))
     metrics, difference = compare(run, "model", ONNX, predictor(run))
@@ -87,7 +87,7 @@ def test_a_half_precision_run_is_compared_in_its_own_precision():
     assert len(difference.others) == 0
 
 
-def test_metrics_that_need_a_slope_get_that_of_the_model():
+def test_metrics_that_need_gradients_get_those_of_model():
     run = finished_run()
     model = finished_model(run, "model")
     stand = Stand(predictor(run), Difference(8))
@@ -106,7 +106,7 @@ def test_metrics_that_need_a_slope_get_that_of_the_model():
 def test_differences_of_repeated_examples_infinities_and_nan():
     difference = Difference(2)
     found, expected = np.eye(2, dtype=np.float32)[[0, 1, 0]], np.eye(2, dtype=np.float32)[[1, 1, 1]]
-    difference.add(np.float32([[1], [2], [1]]), found, expected)  # the third one fills the batch and counts once
+    difference.add(np.float32([[1], [2], [1]]), found, expected)  # the third only fills the batch: not counted again
     assert (len(difference.others), difference.largest) == (1, 1.0)
     difference, infinite = Difference(2), np.array([[np.inf], [-np.inf]])
     difference.add(np.zeros((2, 1)), infinite, infinite)

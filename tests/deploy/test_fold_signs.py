@@ -1,4 +1,4 @@
-"""Thresholds in the place of what lies between a binary layer and a sign: never another sign, whatever lies there."""
+"""Thresholds replace the layers between a binary layer and a sign, and never change a sign."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ Part = tuple[str, dict[str, Any]]
 
 
 def evaluate(calls: Sequence[Callable], _: tuple[int, ...]) -> Callable[[np.ndarray], np.ndarray]:
-    """Return what computes functions of NumPy with values at one place."""
+    """Return a function that applies NumPy functions to the values at one place."""
 
     def compute(values: np.ndarray) -> np.ndarray:
         for call in calls:
@@ -31,12 +31,12 @@ def evaluate(calls: Sequence[Callable], _: tuple[int, ...]) -> Callable[[np.ndar
 
 
 def quarters(random: np.random.Generator, count: int) -> np.ndarray:
-    """Return numbers with which float32 computes without rounding, so that equal sums are equal in any order."""
+    """Return numbers that float32 adds and multiplies without rounding, so that the order of sums does not matter."""
     return (random.integers(-8, 9, count) / 4).astype(np.float32)
 
 
 def middle(random: np.random.Generator, kind: str, fields: dict[str, Any], channels: int) -> Node:
-    """Return a node between the layer and the sign, without names of its values."""
+    """Return a node between the layer and the sign, whose values have no names yet."""
     if kind == "scale_shift":
         scale, shift = quarters(random, channels), quarters(random, channels)
         return Node(Op(kind, kind, (), "", {}), {"scale": scale, "shift": shift}, lambda x: x * scale + shift)
@@ -80,7 +80,7 @@ def run(nodes: Sequence[Node], inputs: np.ndarray) -> np.ndarray:
 
 
 def folded(parts: Sequence[Part], seed: int = 0, *, bias: bool = False) -> list[str]:
-    """Return the operations after folding, once it is certain that they give the same signs."""
+    """Return the operations after folding, after checking that they give the same signs."""
     nodes, shapes = network(parts, seed, bias=bias)
     inputs = np.random.default_rng(seed).normal(size=(6, *IMAGE)).astype(np.float32)
     found = fold_signs(nodes, "out", shapes, evaluate)
@@ -112,14 +112,14 @@ PARTS = st.sampled_from(
 
 @settings(max_examples=80, deadline=None)
 @given(st.lists(PARTS, max_size=5), st.integers(0, 99), st.booleans())
-def test_no_sign_is_another_one(parts: list[Part], seed: int, bias: bool):
+def test_folding_changes_no_sign(parts: list[Part], seed: int, bias: bool):
     folded(parts, seed, bias=bias)
 
 
 T = "threshold"
 
 
-def test_what_moves_or_chooses_stands_before_or_behind_the_threshold():
+def test_pooling_and_reshaping_move_before_or_after_threshold():
     for parts, expected in (
         ([], [T]),
         ([NORM, NORM, rescale(-1.0)], [T]),
@@ -134,26 +134,26 @@ def test_what_moves_or_chooses_stands_before_or_behind_the_threshold():
         assert folded(parts) == ["sign", "conv2d", *expected]
 
 
-def test_what_cannot_change_places_stays():
+def test_nodes_that_cannot_be_reordered_are_not_folded():
     for parts in (
-        [NORM, POOL, NORM],  # a channel may fall
+        [NORM, POOL, NORM],  # a channel may be decreasing
         [rescale(-1.0), POOL, NORM],
         [NORM, POOL, rescale(-1.0)],
         [activation("leaky_relu", -0.5), POOL, NORM],
         [NORM, LARGEST, activation("leaky_relu", -0.5), rescale(1.0, -1.0)],
-        [FLAT, NORM],  # numbers a place, where thresholds are a channel's
+        [FLAT, NORM],  # numbers per place, but thresholds are per channel
         [("average_pool2d", POOL[1]), NORM],
     ):
         nodes, shapes = network(parts, 3)
         assert fold_signs(nodes, "out", shapes, evaluate) == nodes
-    nodes, shapes = network([NORM], 2)  # sums that the network also gives, or uses twice
+    nodes, shapes = network([NORM], 2)  # sums that are also outputs, or are used twice
     assert fold_signs(nodes, "sum", shapes, evaluate) == nodes
     assert fold_signs(nodes, "v0", shapes, evaluate) == nodes
     again = [*nodes, Node(Op("add", "again", ("sum", "out"), "both", {}))]
     assert fold_signs(again, "both", {**shapes, "both": shapes["sum"]}, evaluate) == again
 
 
-def test_a_pool_goes_behind_the_sign_of_every_activation_that_never_falls():
+def test_pool_moves_after_threshold_only_if_activation_never_decreases():
     for function in ACTIVATIONS.keys() - {"linear", "softmax", "log_softmax"}:
         rises = (np.diff(find_activation(function, None)(np.linspace(-9, 9, 999, dtype=np.float32))) >= 0).all()
         nodes, shapes = network([POOL, activation(function), rescale(1.0, -0.5)], 1)
@@ -161,8 +161,8 @@ def test_a_pool_goes_behind_the_sign_of_every_activation_that_never_falls():
         assert (found[2:] == [T, "max_pool2d"]) == rises, function
 
 
-def test_layers_are_tried_at_the_size_that_they_have_in_the_network():
-    """A hook may have large tensors computed otherwise than small ones."""
+def test_layers_are_evaluated_at_their_size_in_network():
+    """A hook may compute large tensors differently from small ones."""
     for parts, shape in (([NORM, POOL], (4, 6)), ([POOL, NORM], (2, 3)), ([TALLER, NORM, POOL], (8, 6)),
                          ([LARGEST, NORM], ())):  # fmt: skip
         seen: list[tuple[int, ...]] = []
@@ -172,7 +172,7 @@ def test_layers_are_tried_at_the_size_that_they_have_in_the_network():
 
 
 def batch_norm(gamma, beta, mean, variance, *, epsilon: float = 1e-3):
-    """Return the signs of batch norm by given statistics, in float32 as Keras computes it."""
+    """Return a function that gives the signs of batch norm with given statistics, computed in float32 as by Keras."""
     gamma, beta, mean, variance = (np.asarray(each, np.float32) for each in (gamma, beta, mean, variance))
 
     def signs(integers: np.ndarray) -> np.ndarray:
@@ -201,12 +201,12 @@ channel = st.tuples(
 
 
 @given(st.lists(channel, min_size=1, max_size=9), st.integers(1, 20))
-def test_thresholds_are_the_batch_norm_that_they_stand_for(channels, largest):
+def test_thresholds_give_signs_of_batch_norm(channels, largest):
     check(batch_norm(*zip(*channels, strict=True)), largest)
 
 
 @pytest.mark.parametrize("rising", [True, False])
-def test_integers_are_tried_in_parts_and_none_is_lost_between_them(monkeypatch, rising: bool):
+def test_every_integer_is_tried_once_across_chunks(monkeypatch, rising: bool):
     monkeypatch.setattr(thresholds, "CHUNK", 14)  # 7 integers at a time for two channels
     for change in (-499, -498, 0, 77, 500):
         asked: list[int] = []

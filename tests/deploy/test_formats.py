@@ -1,4 +1,4 @@
-"""The table of formats and their options: a file is known by its name, and nothing is imported before."""
+"""The table of formats and their options: how formats are recognized, and which files may be replaced."""
 
 import os
 from importlib import import_module
@@ -22,7 +22,7 @@ def test_every_format_has_a_writer_a_loader_and_options_that_exist():
     assert taken == vars(ExportOptions()).keys() - {"tolerance"}
 
 
-def test_a_file_is_known_by_its_name_and_a_directory_by_its_content(tmp_path: Path):
+def test_format_is_found_from_file_name_or_directory_content(tmp_path: Path):
     for name, found in {"a.keras": "keras", "a b.tflite": "litert", ".x.12.onnx": "onnx"}.items():
         assert format_of(Path(name)).name == found
     for name in ("a.h5", "keras", "a_saved_model", "a.onnx.gz"):
@@ -32,7 +32,7 @@ def test_a_file_is_known_by_its_name_and_a_directory_by_its_content(tmp_path: Pa
     assert format_of(tmp_path).name == "saved_model"
 
 
-def test_options_of_another_type_or_range_are_refused():
+def test_options_of_wrong_type_or_out_of_range_are_refused():
     for name, value in (("codebook", 9), ("codebook", 2.5), ("codebook_conv", 0)):
         assert_refused(f"{name}={value!r} received", ExportOptions, **{name: value})
     assert_refused("codebook_conv=5 received without codebook", ExportOptions, codebook_conv=5)
@@ -40,7 +40,7 @@ def test_options_of_another_type_or_range_are_refused():
     assert ExportOptions(int8=True, tolerance=0.1).changed == ["tolerance", "int8"]
 
 
-def test_a_keras_file_from_a_stranger_runs_no_code(tmp_path: Path):
+def test_keras_file_with_lambda_layer_is_refused(tmp_path: Path):
     layer = keras.layers.Lambda(lambda x: 2 * x, output_shape=(3,))
     keras.Sequential([keras.Input((3,)), layer]).save(tmp_path / "a.keras")
     assert_refused("cannot be loaded as format=keras", FORMATS["keras"].load, tmp_path / "a.keras")
@@ -64,12 +64,12 @@ def read(path: Path) -> str:
 
 
 @form
-def test_what_was_written_gets_its_name_and_replaces_what_was_there(form, tmp_path: Path):
+def test_written_file_replaces_existing_one_only_with_overwrite(form, tmp_path: Path):
     path = tmp_path / "deep" / "er" / f"net{form.suffix}"
     for content in ("first", "second"):
         check_place(path, form, overwrite=content == "second")
         with put_in_place(path) as temporary:
-            assert temporary.parent.parent == path.parent  # of one file system
+            assert temporary.parent.parent == path.parent  # on the same file system
             assert temporary.name.endswith(form.suffix)
             assert not os.path.lexists(temporary)
             write(temporary, content, form)
@@ -82,7 +82,7 @@ def test_what_was_written_gets_its_name_and_replaces_what_was_there(form, tmp_pa
 
 @form
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "No space left on device")])
-def test_an_error_leaves_what_was_there_and_nothing_else(form, error, tmp_path: Path):
+def test_error_keeps_old_content_and_leaves_nothing_else(form, error, tmp_path: Path):
     old, new = tmp_path / f"net{form.suffix}", tmp_path / "new" / f"net{form.suffix}"
     write(old, "old", form)
     for path in (old, new):
@@ -95,7 +95,7 @@ def test_an_error_leaves_what_was_there_and_nothing_else(form, error, tmp_path: 
     assert not list(new.parent.iterdir())
 
 
-def test_a_directory_that_cannot_be_exchanged_keeps_its_old_content(tmp_path: Path, monkeypatch):
+def test_directory_that_cannot_be_replaced_keeps_old_content(tmp_path: Path, monkeypatch):
     path = tmp_path / "net_saved_model"
     write(path, "old", DIRECTORY)
     replace = os.replace
@@ -112,7 +112,7 @@ def test_a_directory_that_cannot_be_exchanged_keeps_its_old_content(tmp_path: Pa
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
-def test_only_what_is_of_the_format_is_ever_replaced(tmp_path: Path):
+def test_path_that_is_not_an_export_of_the_format_is_never_replaced(tmp_path: Path):
     documents = tmp_path / "documents"
     documents.mkdir()
     (documents / "thesis.tex").write_text("precious")

@@ -1,4 +1,4 @@
-"""Files of integers: what quantization-aware training evaluates is what the runtimes compute."""
+"""Integer files: the runtimes compute what quantization-aware training evaluates."""
 
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ EXAMPLES, SIDE = 64, 12
 
 
 def images() -> tuple[np.ndarray, np.ndarray]:
-    """Return images [64, 12, 12, 3] of five brightnesses, and which one."""
+    """Return images [64, 12, 12, 3] of five brightness levels, and the level of each."""
     generator = np.random.default_rng(0)
     targets = np.arange(EXAMPLES) % 5
     noise = generator.uniform(-0.5, 0.5, (EXAMPLES, SIDE, SIDE, 3))
@@ -45,7 +45,7 @@ def batch(step: tf.Tensor) -> dict[str, tf.Tensor]:
 
 
 def trained(model: keras.Model, steps: int = 40, first: BnnRounding | None = None, **options: Any) -> keras.Model:
-    """Return the plain model that ships after some steps of quantization-aware training, perhaps beside a hook."""
+    """Return the plain model that ships after some steps of quantization-aware training, perhaps after another hook."""
     hook = QuantizationAwareTraining(**options)
     hooks: list[GraphHook] = [hook] if first is None else [first, hook]
     network = Network("model", model, keras.optimizers.Adam(0.003))
@@ -63,7 +63,7 @@ def trained(model: keras.Model, steps: int = 40, first: BnnRounding | None = Non
 
 
 def steps_apart(path: Path, model: keras.Model, inputs: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return by how many steps a file's outputs differ from a model's, and for which share the class is the same."""
+    """Return by how many quantization steps a file's outputs differ from a model's, and the share of equal classes."""
     (output,) = Interpreter(model_path=str(path)).get_output_details()
     found, expected = load_litert(path)(inputs), model(inputs).numpy()
     same = (found.argmax(-1) == expected.argmax(-1)).mean()
@@ -71,7 +71,7 @@ def steps_apart(path: Path, model: keras.Model, inputs: np.ndarray) -> tuple[np.
 
 
 def mobile() -> keras.Model:
-    """Return a network of depthwise and transposed convolutions, of shared ranges and fixed ones, and of a gate."""
+    """Return a network with depthwise and transposed convolutions, shared and fixed ranges, and a gate."""
     inputs = x = keras.Input((SIDE, SIDE, 3))
     x = layers.DepthwiseConv2D(3, depth_multiplier=2, padding="same", dilation_rate=2)(x)
     x = layers.ReLU(6.0)(layers.BatchNormalization(momentum=0.5)(x))
@@ -86,7 +86,7 @@ def mobile() -> keras.Model:
 
 
 def dense_net() -> keras.Model:
-    """Return a network with one inside, of batch norms before layers, a sum, average pooling, and rescaled inputs."""
+    """Return a nested network with batch norms before layers, a sum, average pooling, and rescaled inputs."""
     inputs = keras.Input((SIDE, SIDE, 3))
     body = [layers.Conv2D(6, 3, padding="same"), layers.BatchNormalization(momentum=0.5), layers.ReLU()]
     x = keras.Sequential([keras.Input((SIDE, SIDE, 3)), *body])(layers.Rescaling(0.5, 0.1)(inputs))
@@ -98,7 +98,7 @@ def dense_net() -> keras.Model:
 
 
 def sequences() -> keras.Model:
-    """Return a network of convolutions of sequences and of dense layers on each of their rows."""
+    """Return a network with 1D convolutions, and a dense layer on each row of a sequence."""
     inputs = keras.Input((SIDE, SIDE, 3))
     x = layers.Conv1D(8, 3, padding="causal", dilation_rate=2)(layers.Reshape((SIDE, 3 * SIDE))(inputs))
     x = layers.ReLU()(layers.BatchNormalization(momentum=0.5)(x))
@@ -108,7 +108,7 @@ def sequences() -> keras.Model:
 
 
 def half_binary() -> keras.Model:
-    """Return a network of a convolution and of dense layers, one before batch norm and ReLU."""
+    """Return a network with a convolution and dense layers, one of them before batch norm and ReLU."""
     inputs = keras.Input((SIDE, SIDE, 3))
     x = layers.Flatten()(layers.MaxPooling2D(3)(layers.Conv2D(8, 3, activation="hard_tanh")(inputs)))
     x = layers.BatchNormalization(momentum=0.5)(layers.Dense(16, name="hidden_1")(x))
@@ -126,7 +126,7 @@ def half_binary() -> keras.Model:
         (sequences, 8, "average"),
     ],
 )
-def test_the_file_computes_what_was_evaluated(build, bits: int, ranges: str, tmp_path: Path) -> None:
+def test_integer_file_matches_evaluated_model(build, bits: int, ranges: str, tmp_path: Path) -> None:
     model, path = trained(build(), weight_bits=bits, ranges=ranges), tmp_path / "a.tflite"
     assert is_fake_quantized(model)
     assert "integers only" in write_integer(model, path)
@@ -137,8 +137,8 @@ def test_the_file_computes_what_was_evaluated(build, bits: int, ranges: str, tmp
 
 
 @pytest.mark.full
-def test_a_file_of_integers_holds_binary_kernels_beside_others(tmp_path: Path) -> None:
-    """A scale for each column, of the quantizer or of batch norm, needs a convolution in place of a dense layer."""
+def test_integer_file_stores_binary_kernels_beside_others(tmp_path: Path) -> None:
+    """A scale for each column, of the quantizer or of batch norm, needs a convolution instead of a dense layer."""
     binary = BnnRounding(layers="hidden_*", kernel_quantizer="magnitude_aware_sign", input_quantizer=None)
     model, path = trained(half_binary(), first=binary), tmp_path / "a.tflite"
     write_integer(model, path)
@@ -154,7 +154,7 @@ def test_a_file_of_integers_holds_binary_kernels_beside_others(tmp_path: Path) -
 
 
 @pytest.mark.full
-def test_a_run_is_exported_to_integers_with_a_step_for_each_channel(tmp_path: Path) -> None:
+def test_run_is_exported_to_integers_with_per_channel_steps(tmp_path: Path) -> None:
     """The command compares the file with the evaluation of the run."""
     directory = tmp_path / "run"
     run_small("int8", "hooks.quantization_aware_training.begin_epoch=1", run_dir=directory)
@@ -162,7 +162,7 @@ def test_a_run_is_exported_to_integers_with_a_step_for_each_channel(tmp_path: Pa
     details = Interpreter(model_path=str(directory / "export" / "model.tflite")).get_tensor_details()
     assert not [each["name"] for each in details if each["dtype"] == np.float32]
     scales = [each["quantization_parameters"]["scales"] for each in details if each["dtype"] == np.int8]
-    assert sum(len(each) > 1 for each in scales) == 2  # of the convolutions
+    assert sum(len(each) > 1 for each in scales) == 2  # the convolutions
 
 
 def small(*given: keras.layers.Layer) -> keras.Model:
@@ -175,18 +175,18 @@ def small(*given: keras.layers.Layer) -> keras.Model:
     [
         ("activation_bits=6, but LiteRT", {"activation_bits": 6}, layers.Conv2D),
         ("kernel of '.*' is not rounded", {"layers": "conv*"}, layers.Conv2D),
-        ("LiteRT .*float32", {"first": BnnRounding(layers="hidden_*")}, None),  # signs of what goes in
+        ("LiteRT .*float32", {"first": BnnRounding(layers="hidden_*")}, None),  # signs of the inputs
         ("would compute .* in 'conv_7'", {}, layers.SeparableConv2D),
     ],
 )
-def test_what_a_file_of_integers_cannot_hold_is_one_line(message, options, layer, tmp_path: Path) -> None:
+def test_network_that_integer_file_cannot_represent_is_refused(message, options, layer, tmp_path: Path) -> None:
     made = half_binary() if layer is None else small(layer(4, 3, name="conv_7"))
     assert_refused(message, write_integer, trained(made, steps=2, **options), tmp_path / "a.tflite")
 
 
 @pytest.mark.parametrize("norm", [False, True])
-def test_a_bias_that_is_the_same_in_every_channel_is_kept(norm: bool, tmp_path: Path) -> None:
-    """LiteRT's converter alone rounds such a bias with the step of the first channel for all."""
+def test_bias_equal_in_all_channels_is_kept(norm: bool, tmp_path: Path) -> None:
+    """On its own, LiteRT's converter rounds such a bias with the first channel's step in all channels."""
     fake = keras.src.quantizers.quantizers.FakeQuantWithMinMaxVars(num_bits=8)
     given = keras.Input((6, 6, 2))
     convolution = layers.Conv2D(4, 3, use_bias=not norm)
@@ -212,7 +212,7 @@ def test_a_bias_that_is_the_same_in_every_channel_is_kept(norm: bool, tmp_path: 
         ("uint8", layers.Rescaling(2 / 255, -1.0)),
     ],
 )
-def test_inputs_are_normalized_and_rescaled_as_the_layer_does(dtype: str, layer: Any, tmp_path: Path) -> None:
+def test_normalization_and_rescaling_match_keras_layers(dtype: str, layer: Any, tmp_path: Path) -> None:
     fake = keras.src.quantizers.quantizers.FakeQuantWithMinMaxVars(num_bits=8)
     given = keras.Input((2,), dtype=dtype)
     made = layer(given if dtype == "uint8" else fake(given, -1.0, 1.0))
@@ -223,7 +223,7 @@ def test_inputs_are_normalized_and_rescaled_as_the_layer_does(dtype: str, layer:
     np.testing.assert_allclose(load_litert(tmp_path / "a.tflite")(inputs), model(inputs), atol=1.01 * 8 / 255)
 
 
-def test_steps_are_those_of_the_coarsest_grid() -> None:
+def test_grid_steps_are_of_coarsest_grid() -> None:
     kernel = np.array([[7.0, 3.0 / 7.0], [-3.0, -1.0], [0.0, 0.0]], np.float32)
     np.testing.assert_allclose(grid_steps(kernel, [0]), [1.0, 1.0 / 7.0])
     assert grid_steps(np.random.default_rng(0).normal(size=[40, 3]).astype(np.float32), [0]) is None
@@ -239,7 +239,7 @@ LOW, HIGH = nudged(np.array([-1.0, 1.0], np.float32), 8).numpy().tolist()
 
 
 def network() -> keras.Model:
-    """Return a network of a convolution and of the means of what goes in."""
+    """Return a network with average pooling and a convolution."""
     fake = keras.src.quantizers.quantizers.FakeQuantWithMinMaxVars
     inputs = keras.Input((8, 8, 3), name="image")
     x = fake(num_bits=8)(inputs, LOW, HIGH)
@@ -251,12 +251,12 @@ def network() -> keras.Model:
 
 
 def pixels(examples: int) -> np.ndarray:
-    """Return images of 256 brightnesses in [-1, 1], float32 [examples, 8, 8, 3]: each lies halfway between levels."""
+    """Return images of 256 brightness levels in [-1, 1], float32 [examples, 8, 8, 3], each halfway between levels."""
     drawn = np.random.default_rng(0).integers(0, 256, (examples, 8, 8, 3))
     return (drawn / 127.5 - 1.0).astype(np.float32)
 
 
-def test_outputs_are_those_of_the_network_halves_too(tmp_path: Path) -> None:
+def test_onnx_outputs_match_network_even_halfway_between_levels(tmp_path: Path) -> None:
     model, inputs = network(), pixels(20)
     note = write_qdq(model, tmp_path / "a.onnx", OPSET)
     assert "trained ranges" in note
@@ -275,7 +275,7 @@ def test_outputs_are_those_of_the_network_halves_too(tmp_path: Path) -> None:
     assert [given.name, given.type.tensor_type.elem_type] == ["image", onnx.TensorProto.FLOAT]
 
 
-def test_an_activation_that_onnx_lacks_is_one_line(tmp_path: Path) -> None:
+def test_activation_that_onnx_lacks_is_refused(tmp_path: Path) -> None:
     fake = keras.src.quantizers.quantizers.FakeQuantWithMinMaxVars(num_bits=8)
     inputs, dense = keras.Input((3,)), layers.Dense(3, name="bounded")
     made = fake(layers.Activation("hard_tanh")(dense(fake(inputs, LOW, HIGH))), LOW, HIGH)

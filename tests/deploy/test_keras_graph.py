@@ -1,4 +1,4 @@
-"""Layers of hooks say what they compute at inference."""
+"""Keras models as graphs of inference operations, with custom layers that describe theirs."""
 
 from collections.abc import Callable
 from functools import partial
@@ -16,7 +16,7 @@ from tests.support.refusals import assert_refused, refusal
 
 
 class Own(keras.layers.Layer):
-    """Describe itself as a test says."""
+    """Return the description that a test gives it."""
 
     def __init__(self, described: dict[str, Any]) -> None:
         super().__init__(name="own")
@@ -26,7 +26,7 @@ class Own(keras.layers.Layer):
         return dict(self.described)
 
 
-def test_quantizers_and_layers_of_ones_own_have_operations():
+def test_quantizers_and_custom_layers_describe_their_operation():
     for name in FUNCTIONS.keys() - KERNEL_ONLY:
         op = {"dorefa": {"op": "round", "bits": 2}, "ste_tern": {"op": "ternary", "threshold": 0.05}}
         assert described_op(InputQuantizer(name)) == op.get(name, {"op": "sign"})
@@ -48,7 +48,7 @@ def network(build: Callable[[Any], Any], shape: tuple[int, ...]) -> keras.Model:
 
 
 def joined(layer: Callable[[], Any]) -> Callable[[Any], Any]:
-    """Return what joins the half of an input, the input and its square."""
+    """Return a function that joins half of an input, the input, and its square."""
     return lambda x: layer()([layers.Rescaling(0.5)(x), x, layers.Multiply()([x, x])])
 
 
@@ -90,7 +90,7 @@ COMPUTED: dict[str, tuple[Callable[[Any], Any], tuple[int, ...], list[str]]] = {
 }  # fmt: skip
 
 
-def test_a_packed_layer_computes_what_the_layer_does():
+def test_packed_layers_match_keras_layers():
     for name, (build, shape, expected) in COMPUTED.items():
         model = network(build, shape)
         randomize(model, 5, {layer.name: None for layer in model.layers})
@@ -100,7 +100,7 @@ def test_a_packed_layer_computes_what_the_layer_does():
         np.testing.assert_allclose(packed(inputs), np.asarray(model(inputs)), rtol=1e-5, atol=1e-5, err_msg=name)
 
 
-def test_what_works_in_training_alone_is_left_out():
+def test_training_only_layers_are_left_out():
     inputs = np.ones((2, *IMAGE), np.float32)
     inputs[0, 0] = 0.0
     for layer in (
@@ -109,13 +109,13 @@ def test_what_works_in_training_alone_is_left_out():
         layers.Activation("linear"), layers.RandomFlip(), layers.RandomRotation(0.5), layers.RandomContrast(0.5),
     ):  # fmt: skip
         np.testing.assert_array_equal(np.asarray(layer(inputs, training=False)), inputs)
-        for given in ({}, {"training": True}):  # which evaluations of Keras overrule
+        for given in ({}, {"training": True}):  # which an evaluation of Keras overrides
             build = partial(lambda x, layer, given: layers.Flatten()(layer(x, **given)), layer=layer, given=given)
             assert kinds(pack(network(build, IMAGE))) == ["flatten"]
 
 
 def relu(x):
-    """Have the name of a function of Keras, and do something else."""
+    """Have the name of a function of Keras, but compute something else."""
     return keras.ops.square(x)
 
 
@@ -138,12 +138,12 @@ REFUSED: list[tuple[Callable[[Any], Any], tuple[int, ...], str]] = [
 ]
 
 
-def test_what_no_operation_has_is_named():
+def test_layers_without_an_operation_are_named():
     for build, shape, why in REFUSED:
         assert why in refusal(keras_graph, network(build, shape))
 
 
-def test_a_value_that_is_not_finite_is_named_and_a_bias_of_zeros_left_out():
+def test_nonfinite_weights_are_refused_and_zero_bias_is_left_out():
     def model() -> keras.Model:
         return network(lambda x: layers.BatchNormalization(name="norm")(layers.Dense(3, name="dense")(x)), ROW)
 
@@ -158,6 +158,6 @@ def test_a_value_that_is_not_finite_is_named_and_a_bias_of_zeros_left_out():
     np.testing.assert_array_equal(keras_graph(made)[1][0].arrays["bias"], [0.0, -1.0, 0.0])
 
 
-def test_a_softmax_is_not_computed_channel_by_channel():
+def test_softmax_is_not_computed_per_channel():
     for name, apart in {"tanh": True, "softmax": False, "log_softmax": False}.items():
         assert (keras_graph(network(layers.Activation(name), ROW))[1][0].call is not None) == apart

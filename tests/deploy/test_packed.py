@@ -1,4 +1,4 @@
-"""Packed files against the model and the run that they come from."""
+"""Packed files compute what the model and the run that they come from compute."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,7 +39,7 @@ from tests.support.toy import CLASSES, FEATURES, ToyObjective, toy_batch
 
 
 def binary_cnn(*, pool_first: bool = True, padding: str = "valid"):
-    """Return convolutions that pool before or behind batch norm, then dense layers."""
+    """Return convolutions that pool before or after batch norm, then dense layers."""
     inputs = x = keras.Input((11, 10, 2), name="image")
     for block in (1, 2):
         if block > 1:
@@ -73,7 +73,7 @@ SIGNS = ("sign_2", "sign_3", "sign_4")
 
 
 @pytest.mark.parametrize(("pool_first", "padding"), [(True, "valid"), (False, "same")])
-def test_integers_and_signs_are_those_of_the_model(pool_first: bool, padding: str):
+def test_packed_integers_and_signs_match_model(pool_first: bool, padding: str):
     model = binary_cnn(pool_first=pool_first, padding=padding)
     randomize(model, int(not pool_first))
     packed = check(model, sums=("conv_2", "dense", "logits"), signs=SIGNS)
@@ -85,7 +85,7 @@ def test_integers_and_signs_are_those_of_the_model(pool_first: bool, padding: st
     assert pooled == (["float", "integer"] if pool_first else ["float", "binary"])
 
 
-def test_what_something_else_uses_too_is_kept():
+def test_values_with_several_uses_are_not_folded():
     inputs = keras.Input((6,))
     x = layers.BatchNormalization()(layers.Dense(5, use_bias=False, name="first")(sign("sign_1")(inputs)))
     y = layers.Dense(5, use_bias=False, name="second")(sign("sign_2")(x))
@@ -93,7 +93,7 @@ def test_what_something_else_uses_too_is_kept():
     model = keras.Model(inputs, layers.Add()([x, y, z]))
     randomize(model, 8)
     packed = check(model, sums=("first", "second", "third"))
-    assert kinds(packed).count("sign") == 2  # the equal ones are one
+    assert kinds(packed).count("sign") == 2  # equal signs are merged
     assert "threshold" not in kinds(packed)
 
 
@@ -110,7 +110,7 @@ def small_model(units: int = 24) -> keras.Model:
 
 
 class Classify(ToyObjective):
-    """Have losses of classes, whose names go into the file."""
+    """Have a class loss, so that the names of the classes are written to the file."""
 
     class_losses = ("loss",)
 
@@ -134,7 +134,7 @@ def rounding(**options) -> BnnRounding:
 
 
 def outputs_of(run: Run) -> tuple[np.ndarray, np.ndarray]:
-    """Return the inputs of the test split and what the run's evaluation makes of them."""
+    """Return the inputs of the test split and their outputs in the run's evaluation."""
     trainer = run.trainer
 
     def compute(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -149,7 +149,7 @@ def outputs_of(run: Run) -> tuple[np.ndarray, np.ndarray]:
 
 
 def written(run: Run, path: Path, options: ExportOptions | None = None) -> tuple[Model, Sequence[tuple[str, ...]]]:
-    """Return the packed form of a run and the rows that are printed, once it is certain that the run is as it was."""
+    """Return the packed form of a run and the printed rows, after checking that the run is unchanged."""
     variables = run.trainer.networks["model"].variables
     before = {name: variable.numpy().tobytes() for name, variable in variables.items()}
     contents = write_packed(run, "model", path, options or ExportOptions())
@@ -171,7 +171,7 @@ QUANTIZERS = [
 
 
 @pytest.mark.parametrize("options", QUANTIZERS, ids=str)
-def test_the_file_computes_what_the_evaluation_of_the_run_does(tmp_path: Path, options):
+def test_packed_file_matches_evaluation_of_run(tmp_path: Path, options):
     model = small_model()
     model.get_layer("logits").activation = keras.activations.softmax
     run = finished(rounding(**options), model=model)
@@ -181,7 +181,7 @@ def test_the_file_computes_what_the_evaluation_of_the_run_does(tmp_path: Path, o
     expected = np.exp(logits - logits.max(axis=1, keepdims=True))
     expected /= expected.sum(axis=1, keepdims=True)
     np.testing.assert_allclose(packed(inputs), expected, rtol=1e-4, atol=1e-4)
-    if not options:  # with a scale, TensorFlow's logits of equal sums are equal up to rounding
+    if not options:  # with a scale, TensorFlow's logits of equal sums are equal only up to rounding
         np.testing.assert_array_equal(packed(inputs).argmax(1), logits.argmax(1))
     encodings = {row[0]: row[3] for row in rows if row[1] == "kernel"}
     quantizer = options.get("kernel_quantizer", "ste_sign")
@@ -193,7 +193,7 @@ def test_the_file_computes_what_the_evaluation_of_the_run_does(tmp_path: Path, o
         assert encodings["second"] == ("float32" if quantizer is None else "codebook")
 
 
-def test_a_run_in_half_precision_ships_its_network_in_float32(tmp_path: Path):
+def test_half_precision_run_ships_network_in_float32(tmp_path: Path):
     tensors = {}
     for precision in ("bfloat16", "float32"):
         with computing_in(precision):

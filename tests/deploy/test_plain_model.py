@@ -1,4 +1,4 @@
-"""A network as a plain Keras model: a deep copy, refused where it could not load elsewhere."""
+"""Networks as plain Keras models: deep copies, refused if they could not be loaded elsewhere."""
 
 import keras
 import numpy as np
@@ -21,7 +21,7 @@ class Double(layers.Layer):
 
 
 class Lookalike(Double):
-    """Pretend, as far as the name goes, to be a layer of Keras."""
+    """Look like a layer of Keras by the name of its module."""
 
     __module__ = "keras_extra.layers"
 
@@ -34,7 +34,7 @@ def with_layer(*given: keras.Layer) -> keras.Model:
     return keras.Sequential([keras.Input((4,)), layers.Dense(3, name="dense"), *given], name="net")
 
 
-def test_what_is_not_of_keras_is_named_and_what_is_of_keras_is_taken():
+def test_parts_that_are_not_of_keras_are_refused_by_name():
     for model, named in (
         (with_layer(Double(name="twice")), "twice (Double)"),
         (with_layer(Lookalike(name="alike")), "alike (Lookalike)"),
@@ -53,7 +53,7 @@ def test_what_is_not_of_keras_is_named_and_what_is_of_keras_is_taken():
         check_plain(with_layer(*given))
 
 
-def test_the_copy_holds_what_evaluation_uses_and_the_run_stays():
+def test_copy_has_evaluated_weights_and_run_is_unchanged():
     run = finished_run(Halve("halve"))
     network = run.trainer.networks["model"]
     before = {name: variable.numpy() for name, variable in network.variables.items()}
@@ -74,7 +74,7 @@ INPUTS = np.random.default_rng(0).normal(size=(4, 6, 6, 1)).astype(np.float32)
 
 
 def nested_model() -> keras.Model:
-    """Return a model with layers inside of layers, and one with a policy of its own."""
+    """Return a model with nested layers, and a layer with its own dtype policy."""
     inner = keras.Sequential([keras.Input((4, 4, 2)), layers.BatchNormalization(name="norm")], name="inner")
     stack = [
         keras.Input((6, 6, 1)), layers.Conv2D(2, 3, name="conv"), inner, layers.Reshape((16, 2), name="rows"),
@@ -85,7 +85,7 @@ def nested_model() -> keras.Model:
 
 
 def functional_model() -> keras.Model:
-    """Return a model with operations that are not layers, of which one holds a dtype, and with a model inside."""
+    """Return a model with operations that are not layers, one of which stores a dtype, and with an inner model."""
     inputs = keras.Input((6, 6, 1))
     x = layers.Dense(3, name="dense")(layers.Flatten(name="flatten")(inputs))
     x = keras.ops.cast(keras.ops.sigmoid(x), x.dtype)
@@ -94,7 +94,7 @@ def functional_model() -> keras.Model:
 
 
 @pytest.mark.parametrize(("build", "precision"), [(nested_model, "float16"), (functional_model, "bfloat16")])
-def test_outputs_are_those_of_the_same_weights_in_float32(build, precision: str):
+def test_rebuilt_model_matches_float32_model_of_same_weights(build, precision: str):
     with computing_in(precision):
         mixed = build()
     found = rebuilt(mixed, full=True)
@@ -110,8 +110,8 @@ def test_outputs_are_those_of_the_same_weights_in_float32(build, precision: str)
         assert found.get_layer("rows_alike").layer.compute_dtype == "float32"
 
 
-def test_seed_states_go_to_the_layers_of_their_places():
-    """A dropout whose rate is 0 when it is made has none."""
+def test_seed_states_are_assigned_to_matching_layers():
+    """A dropout that is created with rate 0 has no seed state."""
 
     def dropouts(first: float) -> keras.Model:
         stack = [layers.Dropout(first, seed=1, name="first"), layers.Dropout(0.5, seed=2, name="second")]
@@ -124,7 +124,7 @@ def test_seed_states_go_to_the_layers_of_their_places():
     assert np.asarray(state).tolist() == [5, 6]
 
 
-def test_an_operation_of_the_name_of_a_layer_stays_one():
+def test_operation_named_like_a_layer_stays_an_operation():
     inputs = keras.Input((3,))
     model = keras.Model(inputs, layers.Add()([inputs + 3.0, inputs]))
     np.testing.assert_array_equal(rebuilt(model)(np.ones([2, 3])), np.full([2, 3], 5.0))

@@ -1,4 +1,4 @@
-"""Tables of plain models, and LiteRT files."""
+"""Tables of plain models, and LiteRT, ONNX and SavedModel files."""
 
 import keras
 import numpy as np
@@ -30,7 +30,7 @@ def test_entries_values_zeros_and_bytes_are_counted_by_layer():
     }
 
 
-def test_weights_of_shared_and_of_inner_layers_count_once():
+def test_weights_of_shared_and_nested_layers_are_counted_once():
     shared = layers.Dense(4, use_bias=False, name="shared")
     inner = keras.Sequential([keras.Input((4,)), shared, layers.Dense(2, use_bias=False, name="head")], name="inner")
     inputs = keras.Input((4,))
@@ -43,7 +43,7 @@ LITERT = FORMATS["litert"]
 
 
 @pytest.mark.full
-def test_8_bits_are_near_with_ranges_of_evenly_spaced_training_examples(tmp_path, monkeypatch):
+def test_int8_file_is_close_and_calibrated_on_evenly_spaced_examples(tmp_path, monkeypatch):
     run = finished_run()
     model, path = finished_model(run, "model"), tmp_path / "a.tflite"
     np.testing.assert_array_equal(calibration_examples(run, "model", model), toy_arrays()[0][:64])
@@ -53,7 +53,7 @@ def test_8_bits_are_near_with_ranges_of_evenly_spaced_training_examples(tmp_path
     exact = LITERT.write(run, "model", tmp_path / "b.tflite", ExportOptions())
     assert (exact.lossy, exact.notes) == (False, ())
     dark = np.zeros_like(toy_arrays()[0][:64])
-    dark[1:] = toy_arrays()[0][1:64]  # the ranges are those of all examples, not of the first one
+    dark[1:] = toy_arrays()[0][1:64]  # the ranges must come from all examples, not only the first one
     monkeypatch.setattr("hookline.deploy.runtime_files.calibration_examples", lambda *_: dark)
     assert LITERT.write(run, "model", path, ExportOptions(int8=True)).lossy
     _, difference = compare(run, "model", LITERT, LITERT.load(path), tolerance=0.2)
@@ -61,7 +61,7 @@ def test_8_bits_are_near_with_ranges_of_evenly_spaced_training_examples(tmp_path
 
 
 class Gelu(StatelessHook):
-    """Begin the network with what training alone draws, and end it with a GELU."""
+    """Begin the network with a layer that is random in training only, and end it with a GELU."""
 
     def strip_model(self, model: keras.Model) -> keras.Model:
         inputs = keras.Input((6,))
@@ -79,7 +79,7 @@ class Padded(StatelessHook):
 
 
 class Normalized(StatelessHook):
-    """Begin the network with means and variances that are no variables."""
+    """Begin the network with means and variances that are constants, not variables."""
 
     def strip_model(self, model: keras.Model) -> keras.Model:
         inputs = keras.Input((6,))
@@ -87,7 +87,7 @@ class Normalized(StatelessHook):
 
 
 @pytest.mark.parametrize("hook", [Gelu("gelu"), Padded("padded"), Normalized("normalized")])
-def test_onnx_files_hold_gelu_two_paddings_and_constants_and_nothing_of_random_layers(hook, tmp_path):
+def test_onnx_file_matches_model_with_gelu_double_padding_or_constants(hook, tmp_path):
     run, path = finished_run(hook), tmp_path / "a.onnx"
     FORMATS["onnx"].write(run, "model", path, ExportOptions())
     expected = finished_model(run, "model")(toy_arrays()[0], training=False)
@@ -95,7 +95,7 @@ def test_onnx_files_hold_gelu_two_paddings_and_constants_and_nothing_of_random_l
 
 
 class Lookup(StatelessHook):
-    """Begin the network with a table."""
+    """Begin the network with a lookup table."""
 
     def strip_model(self, model: keras.Model) -> keras.Model:
         inputs = keras.Input((6,))
@@ -103,7 +103,7 @@ class Lookup(StatelessHook):
         return keras.Model(inputs, model(keras.ops.cast(whole, "float32")))
 
 
-def test_a_table_is_in_a_saved_model_and_refused_for_onnx(tmp_path):
+def test_lookup_table_is_saved_in_saved_model_but_refused_for_onnx(tmp_path):
     run, path = finished_run(Lookup("lookup")), tmp_path / "saved"
     FORMATS["saved_model"].write(run, "model", path, ExportOptions())
     expected = finished_model(run, "model")(toy_arrays()[0], training=False)
@@ -118,6 +118,6 @@ class Recurrent(StatelessHook):
 
 
 @pytest.mark.full
-def test_a_loop_that_litert_lacks_has_a_remedy(tmp_path):
+def test_loop_that_litert_lacks_is_refused_with_a_remedy(tmp_path):
     with pytest.raises(UserError, match="^LiteRT cannot hold this network: no operation TensorList.*unroll=True"):
         LITERT.write(finished_run(Recurrent("recurrent")), "model", tmp_path / "a.tflite", ExportOptions())

@@ -1,4 +1,4 @@
-"""Sparse files of runs and of models: the run's weights and its predictions, or one clear line."""
+"""Sparse files of runs and models: they restore weights and predictions, or are refused in one clear line."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -62,7 +62,7 @@ def read(path: Path) -> dict[str, np.ndarray]:
     return read_sparse_network(path)[1]
 
 
-def test_the_weights_of_a_pruned_run_come_back_bit_for_bit(tmp_path: Path):
+def test_weights_of_pruned_run_round_trip_bit_for_bit(tmp_path: Path):
     run = finished_run(Halve("halve"))
     run.data = SimpleNamespace(input_shape=(FEATURES,), preparation=None)
     kernel = run.trainer.networks["model"].model.get_layer("hidden").kernel
@@ -88,7 +88,7 @@ def test_the_weights_of_a_pruned_run_come_back_bit_for_bit(tmp_path: Path):
     assert_same_bits(values_of(run.trainer.networks["model"].model), before)
 
 
-def test_each_stage_takes_less_than_the_one_before(tmp_path: Path):
+def test_each_compression_stage_is_no_larger_than_previous_one(tmp_path: Path):
     contents = write(pruned_model(), tmp_path / FILE, codebook=4, codebook_conv=4)
     header, data = sizes(tmp_path / FILE)
     assert header + data == (tmp_path / FILE).stat().st_size
@@ -108,7 +108,7 @@ def test_each_stage_takes_less_than_the_one_before(tmp_path: Path):
     write(pruned_model(), tmp_path / FILE, codebook=2)
     shared = read(tmp_path / FILE)
     assert len(np.unique(shared["dense/kernel"])) == 1 + 4
-    assert len(np.unique(shared["conv/kernel"])) > 1 + 4  # of 8 bits, unless told otherwise
+    assert len(np.unique(shared["conv/kernel"])) > 1 + 4  # 8 bits by default
     write(pruned_model(), tmp_path / FILE, huffman=False)
     assert sizes(tmp_path / FILE)[1] == total[1]
     write(pruned_model(), tmp_path / FILE, codebook=4, codebook_conv=4, huffman=False)
@@ -117,7 +117,7 @@ def test_each_stage_takes_less_than_the_one_before(tmp_path: Path):
 
 
 @pytest.mark.full
-def test_models_of_many_layers_come_back_with_what_is_known_of_them(tmp_path: Path):
+def test_models_with_many_layer_types_round_trip_with_metadata(tmp_path: Path):
     layers, about = keras.layers, {"card": {"classes": ["a", "b"]}}
     inputs = keras.Input((12, 12, 2))
     hidden = layers.SeparableConv2D(4, 3, padding="same")(layers.Rescaling(2.0, -1.0)(inputs))
@@ -137,7 +137,7 @@ def test_models_of_many_layers_come_back_with_what_is_known_of_them(tmp_path: Pa
         np.testing.assert_array_equal(found(given).numpy(), model(given).numpy())
 
 
-def test_weights_that_are_no_numbers_are_kept_but_not_shared(tmp_path: Path):
+def test_nan_weights_round_trip_but_codebook_refuses_nan_and_float64(tmp_path: Path):
     model = pruned_model()
     kernel = model.get_layer("dense").kernel
     kernel.assign(np.where(kernel.numpy() > 1, np.float32(np.nan), kernel.numpy()))
@@ -150,7 +150,7 @@ def test_weights_that_are_no_numbers_are_kept_but_not_shared(tmp_path: Path):
 
 
 def sizes(path: Path) -> tuple[int, int]:
-    """Return the bytes that say what the weights are, the network's config among them, and those of the weights."""
+    """Return the bytes of the description, including the network's config, and the bytes of the weights."""
     header, data = container_sizes(path)
     network = read_container(path, SPARSE)[1][NETWORK].nbytes
     return header + network, data - network
@@ -189,7 +189,7 @@ DAMAGE = {
 
 
 @pytest.mark.full
-def test_what_is_no_network_of_keras_with_these_weights_is_refused(tmp_path: Path):
+def test_damaged_network_config_is_refused_in_one_line(tmp_path: Path):
     write(pruned_model(), tmp_path / FILE)
     content = (tmp_path / FILE).read_bytes()
     for change, message in DAMAGE.values():
@@ -200,7 +200,7 @@ def test_what_is_no_network_of_keras_with_these_weights_is_refused(tmp_path: Pat
         assert "\n" not in str(refused.value)
         assert len(str(refused.value)) < 500
         with keras.StatelessScope():
-            keras.layers.Dense(3).build((None, 2))  # its end makes every variable that waits for its value
+            keras.layers.Dense(3).build((None, 2))  # leaving the scope initializes every deferred variable
 
 
 SPECIAL = [-0.0, 1e-45, -1e-42, np.nan, np.inf, -np.inf, np.float32(3.4e38), 1.0]
@@ -221,7 +221,7 @@ def assert_comes_back(stored: Stored, values: np.ndarray) -> None:
     st.booleans(),
     st.booleans(),
 )
-def test_every_bit_comes_back(values: np.ndarray, huffman: bool, codebook: bool):
+def test_stored_array_round_trips_bit_for_bit(values: np.ndarray, huffman: bool, codebook: bool):
     assert_comes_back(store("w", values, huffman=huffman, codebook=codebook), values)
 
 
@@ -229,7 +229,7 @@ kernels = arrays(np.float32, st.tuples(st.integers(1, 20), st.integers(1, 20)), 
 
 
 @given(kernels, st.integers(1, 8))
-def test_zeros_stay_and_every_other_weight_has_its_nearest_centroid(values: np.ndarray, bits: int):
+def test_shared_weights_keep_zeros_and_use_nearest_centroid(values: np.ndarray, bits: int):
     shared = share_weights(values, bits)
     assert shared.dtype == np.float32
     np.testing.assert_array_equal(shared == 0, values == 0)
@@ -248,6 +248,6 @@ def test_centroids_are_the_means_of_their_weights():
     ):
         shared = share_weights(np.float32(values), bits)
         np.testing.assert_allclose(shared, np.float32(expected), rtol=1e-6)
-        assert not np.signbit(shared[shared == 0]).any()  # also where a 0 was negative
-    around_zero = np.float32([-0.25, 0.25, -10.0, 10.0, 10.5, 11.0, -10.5, -11.0])  # their mean would mean "pruned"
+        assert not np.signbit(shared[shared == 0]).any()  # even where a 0 was negative
+    around_zero = np.float32([-0.25, 0.25, -10.0, 10.0, 10.5, 11.0, -10.5, -11.0])  # a centroid 0 would mean "pruned"
     assert (share_weights(np.repeat(around_zero, 3), 2) != 0).all()

@@ -1,4 +1,4 @@
-"""What workers tell each other, with threads in the place of processes: orders, signals, differences, variables."""
+"""What workers tell each other, with threads instead of processes: orders, signals, differences, variables."""
 
 import signal
 import threading
@@ -74,7 +74,7 @@ def test_bytes_of_any_length_arrive_whole(size):
     assert in_threads(3, lambda index, hub: HubMessages(index, hub).from_first(data[index])) == [data[0]] * 3
 
 
-def test_what_asks_any_worker_to_end_is_heard_by_all():
+def test_request_to_end_on_one_worker_reaches_all():
     for interruption, asked in (
         (Interruption(signal_number=signal.SIGTERM), ("SIGTERM on worker 2", signal.SIGTERM)),
         (Interruption(max_seconds=0.0), ("trainer.max_seconds on worker 2", None)),
@@ -121,7 +121,7 @@ def follow_orders(give, variables=None):
     return in_threads(2, work)
 
 
-def test_a_worker_runs_what_the_chief_orders_and_takes_its_bits():
+def test_worker_runs_the_chiefs_orders_and_takes_its_variables():
     values = {
         "float": np.array([np.nan, -0.0, 1e-45, np.inf], np.float32),
         "seed": np.array([2**32 - 1, 7], np.uint32),
@@ -136,7 +136,7 @@ def test_a_worker_runs_what_the_chief_orders_and_takes_its_bits():
 
     def give(workers):
         assert workers.run_to(4) is None
-        workers.move(5)  # a step was left out
+        workers.move(5)  # a step was skipped
         assert workers.run_to(9) is None
         assert workers.run_to(10) is None
         workers.take(30, chief)
@@ -148,7 +148,7 @@ def test_a_worker_runs_what_the_chief_orders_and_takes_its_bits():
         assert other[key].numpy().tobytes() == value.tobytes()
 
 
-def test_variables_that_drifted_apart_are_told_and_in_the_summary():
+def test_diverged_variables_are_reported_and_in_the_summary():
     chief, other = ({"kernel": tf.Variable([1.0, value])} for value in (2.0, np.nextafter(np.float32(2), 3)))
 
     def give(workers):
@@ -173,7 +173,7 @@ def test_variables_that_drifted_apart_are_told_and_in_the_summary():
         (NonFiniteError("NaN"), WorkersError, "Worker 0 failed: its output says why", None),
     ],
 )
-def test_all_end_as_the_chief_does(error, kind, message, number):
+def test_workers_end_like_the_chief(error, kind, message, number):
     raised = follow_orders(lambda workers: workers.leave(error))[1]
     assert type(raised) is kind
     assert message in str(raised)
@@ -193,7 +193,7 @@ def run_of(config, directory=Path()):
     return SimpleNamespace(config=config, directory=directory)
 
 
-def test_equal_workers_know_the_directory_and_one_that_differs_is_named(tmp_path):
+def test_equal_workers_share_the_directory_and_a_differing_one_is_named(tmp_path):
     told = meet(lambda index, workers: workers.compare(run_of({"seed": "0"}, tmp_path / str(index))))
     assert told == [str(tmp_path / "0")] * 3
     told = meet(lambda index, workers: workers.compare(run_of({"seed": str(index // 2)})))
@@ -210,7 +210,7 @@ def test_equal_workers_know_the_directory_and_one_that_differs_is_named(tmp_path
         (None, True, Interrupted, "nothing is left to do", None),
     ],
 )
-def test_whoever_ends_before_the_start_ends_all(error, complete, kind, words, number):
+def test_chief_that_ends_before_the_start_ends_all(error, complete, kind, words, number):
     told = meet(
         lambda index, workers: workers.compare(run_of({})) if index else workers.leave(error, complete=complete)
     )
@@ -229,7 +229,7 @@ def test_replicas_are_counted_over_all_workers(monkeypatch):
     assert all("trainer.batch_size=13 cannot be cut into equal parts for 6 replicas" in str(each) for each in refused)
 
 
-def test_the_loss_of_a_worker_is_one_line_that_says_how_to_go_on():
+def test_lost_worker_is_reported_with_how_to_resume():
     def work(index, hub):
         workers = hub_workers(index, hub)
         workers.directory = "runs/a"
@@ -244,7 +244,7 @@ def test_the_loss_of_a_worker_is_one_line_that_says_how_to_go_on():
     assert is_loss(tf.errors.DeadlineExceededError(None, None, "Waited"))
 
 
-def test_what_waits_too_long_is_aborted(monkeypatch):
+def test_wait_beyond_the_timeout_is_aborted(monkeypatch):
     calls = []
 
     class Context:

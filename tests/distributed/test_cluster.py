@@ -1,4 +1,4 @@
-"""Clusters as TF_CONFIG, SLURM and torchrun describe them, mistakes as one line, and how workers meet."""
+"""Clusters described by TF_CONFIG, SLURM and torchrun, mistakes in one line, and how workers meet."""
 
 import itertools
 import json
@@ -38,7 +38,7 @@ def slurm(index=0, count=4, nodes="gpu[01-02]", tasks="2(x2)", **more):
     return {"SLURM_PROCID": str(index), "SLURM_NTASKS": str(count), "SLURM_JOB_ID": "700", **step, **more}
 
 
-def test_tf_config_names_the_workers_this_one_and_a_chief_first():
+def test_tf_config_gives_the_workers_and_index_with_the_chief_first():
     assert cluster_in(tf_config(task=("worker", 1))) == Cluster(("a:1", "b:2"), 1, "TF_CONFIG")
     jobs = {"chief": ["c:3"]}
     assert cluster_in(tf_config(task=("chief", 0), **jobs)) == Cluster(("c:3", "a:1", "b:2"), 0, "TF_CONFIG")
@@ -69,7 +69,7 @@ MISTAKES = [
 ]
 
 
-def test_mistakes_are_named():
+def test_mistakes_in_the_environment_are_reported():
     for environment, message in MISTAKES:
         assert message in refusal(cluster_in, environment)
 
@@ -80,7 +80,7 @@ groups = st.lists(
         st.lists(
             st.tuples(st.integers(0, 120), st.integers(0, 4)), max_size=3
         ),  # the first of a range, and how many more
-        st.integers(0, 4),  # digits, filled with zeros
+        st.integers(0, 4),  # digits, padded with zeros
     ),
     min_size=1,
     max_size=4,
@@ -90,7 +90,7 @@ groups = st.lists(
 @given(groups=groups, data=st.data())
 @example(groups=[("node", [(1, 2), (7, 3)], 2)], data=None)
 @example(groups=[("node", [(8, 4)], 0)], data=None)  # node10 is after node9, though not by name
-def test_slurm_fills_host_after_host_in_the_order_of_its_list(groups, data):
+def test_slurm_fills_hosts_in_the_order_of_its_node_list(groups, data):
     parts, hosts = [], []
     for prefix, ranges, digits in groups:
         texts = [
@@ -113,7 +113,7 @@ def test_slurm_fills_host_after_host_in_the_order_of_its_list(groups, data):
     assert cluster.beside == (local, each[hosts.index(host)])
 
 
-def test_torchrun_on_one_host_counts_ports_up_from_its_own():
+def test_torchrun_counts_ports_up_from_master_port():
     environment = torchrun(RANK="1", LOCAL_RANK="1", MASTER_ADDR="host", MASTER_PORT="29500")
     assert cluster_in(environment) == Cluster(("host:29500", "host:29501"), 1, "RANK")
     taken = {**environment, "TORCHELASTIC_USE_AGENT_STORE": "True"}
@@ -122,12 +122,12 @@ def test_torchrun_on_one_host_counts_ports_up_from_its_own():
     assert cluster_in(environment) == Cluster(("a1:1", "a1:2", "a2:3", "a2:4"), 3, "RANK")
 
 
-def test_tf_config_counts_before_slurm_and_slurm_before_rank():
+def test_tf_config_takes_precedence_over_slurm_and_slurm_over_rank():
     assert cluster_in({**torchrun(), **slurm(), **tf_config()}).source == "TF_CONFIG"
     assert cluster_in({**torchrun(), **slurm(), "TF_CONFIG": " "}).source == "SLURM"
 
 
-def test_the_batch_must_be_shared_equally():
+def test_batch_must_divide_evenly_among_workers():
     assert cluster_in(tf_config(), strategy="none") is None
     message = "equal parts for 2 workers, .* Expected trainer.batch_size=60 or"
     assert_refused(message, cluster_in, tf_config(), batch_size=61)
@@ -146,7 +146,7 @@ def come(cluster, *, after=0.0, seconds=10.0):
         return error
 
 
-def test_all_go_on_when_the_last_has_come_and_the_port_is_free_again():
+def test_workers_proceed_once_the_last_arrives_and_the_port_is_freed():
     first, second, third = clusters(3)
     with ThreadPoolExecutor(3) as pool:
         came = [pool.submit(come, second), pool.submit(come, first, after=0.2), pool.submit(come, third, after=0.6)]
@@ -156,7 +156,7 @@ def test_all_go_on_when_the_last_has_come_and_the_port_is_free_again():
     socket.create_server(("127.0.0.1", int(first.addresses[0].rpartition(":")[2]))).close()
 
 
-def test_the_chief_names_those_who_do_not_come():
+def test_chief_names_missing_workers():
     first, second, third = clusters(3)
     with ThreadPoolExecutor(2) as pool:
         came = [pool.submit(come, first, seconds=0.6), pool.submit(come, third, seconds=1.2)]
@@ -166,7 +166,7 @@ def test_the_chief_names_those_who_do_not_come():
     assert "worker 0 (" in str(other)
 
 
-def test_a_stranger_and_a_second_worker_of_one_index_do_not_count():
+def test_foreign_connection_does_not_count_as_a_worker():
     first, second = clusters(2)
     host, _, port = first.addresses[0].rpartition(":")
     thread = threading.Thread(target=lambda: come(second, after=0.4))
@@ -181,7 +181,7 @@ def test_a_stranger_and_a_second_worker_of_one_index_do_not_count():
         thread.join()
 
 
-def test_a_port_that_is_taken_is_told():
+def test_port_in_use_is_reported():
     first, _ = clusters(2)
     with socket.create_server(("", int(first.addresses[0].rpartition(":")[2]))), pytest.raises(UserError) as error:
         meet(first, 1.0)

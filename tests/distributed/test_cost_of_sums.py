@@ -1,4 +1,4 @@
-"""What a sum over workers costs on a slow network: a proxy before each worker delays what the others send to it."""
+"""The cost of a sum over workers on a slow network: a proxy in front of each worker delays incoming packets."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ CHAINED, TIMES, LAYERS = 4, 7, 8
 
 
 class SlowNetwork:
-    """Ports that pass everything on to the ports of workers, after a delay that may be changed."""
+    """Ports that forward everything to the ports of workers, after an adjustable delay."""
 
     def __init__(self, ports):
         self.delay, self.ports = 0.0, free_ports(len(ports))
@@ -105,7 +105,7 @@ def work(index, addresses):
 
 @pytest.mark.long
 @pytest.mark.parametrize("count", [2, 4, 8])
-def test_a_message_takes_its_hops_through_the_ring(count):
+def test_message_delay_grows_with_the_hops_of_the_ring(count):
     ports = free_ports(count)
     network = SlowNetwork(ports)
     workers = []

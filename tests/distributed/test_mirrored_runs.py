@@ -1,4 +1,4 @@
-"""Runs on several replicas: from the command line to what they leave on disk, and on with another number."""
+"""Runs on several replicas: from the command line to their files on disk, and resumed with another number."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ from tests.support.resumed import go_on
 
 TWO = ("trainer.strategy=mirrored", "trainer.replicas=2")
 SHORT = ("trainer.epochs=null", "trainer.steps=6", "trainer.report_every_steps=1", "trainer.batch_size=32")
-GENTLE = ("optimizer.learning_rate=1e-5", "+hooks=synchronized_batch_norm")  # with more, a rounding may flip a sign
+GENTLE = ("optimizer.learning_rate=1e-5", "+hooks=synchronized_batch_norm")  # above it, rounding may flip a sign
 KEEPING = ("hooks.checkpoint.every_epochs=0.0764", "hooks.checkpoint.every_seconds=0", "hooks.checkpoint.keep_last=5")
 """Every three steps."""
 
@@ -47,7 +47,7 @@ def parts_of(recipe, *overrides):
 AUGMENTED = ("trainer.placement=host", "+augment=[shift,noise]", "trainer.class_sampling=balanced")
 
 
-def test_a_run_is_that_of_one_replica_and_resumes_with_another_number(tmp_path):
+def test_two_replicas_match_one_and_the_run_resumes_on_one(tmp_path):
     run = tmp_path / "two"
     for name, more in (("one", ()), ("two", (*TWO, *KEEPING))):
         summary = run_small("baseline", *SHORT, *GENTLE, *AUGMENTED, *more, run_dir=tmp_path / name)
@@ -71,7 +71,7 @@ def test_a_run_is_that_of_one_replica_and_resumes_with_another_number(tmp_path):
 
 @pytest.mark.long
 @pytest.mark.parametrize("recipe", ["center_loss", "gan", "sgan", "retrieval", "gradient_reversal"])
-def test_all_variables_of_all_replicas_have_the_same_bits(recipe):
+def test_variables_of_all_replicas_have_the_same_bits(recipe):
     more = ["trainer.classes_per_batch=4"] if recipe == "retrieval" else []
     small = ["model.filters=[2,2,2]"] if recipe == "center_loss" else []
     parts = parts_of(recipe, *TWO, *more, *small)
@@ -81,7 +81,7 @@ def test_all_variables_of_all_replicas_have_the_same_bits(recipe):
     assert any(not np.array_equal(before[key], value) for key, value in after.items())
 
 
-def test_the_plan_says_what_replicas_share_and_add_up():
+def test_plan_reports_examples_and_sums_of_replicas():
     parts = parts_of("baseline", *TWO)
     facts = plan_run(parts).facts
     assert facts["replicas"] == "2 of 16 examples each; on CPU:0, CPU:1"
@@ -92,7 +92,7 @@ def test_the_plan_says_what_replicas_share_and_add_up():
     assert replica_sums(replica_loop(1).graph) == []
 
 
-def test_a_replica_without_a_pair_of_classes_is_refused():
+def test_too_few_classes_per_replica_are_refused():
     (job,) = preflight(parse_command(["recipe=retrieval", "trainer.batch_size=40", "trainer.classes_per_batch=4"]))
     with pytest.raises(UserError, match="4 replicas received with trainer.classes_per_batch=4. .* two of them"):
         build_run(from_config(job.config), on_replicas(4))

@@ -1,4 +1,4 @@
-"""Several replicas make the steps that one makes: the same losses, and the same bits on all of them."""
+"""Several replicas train like one: the same losses, and the same bits on all of them."""
 
 import keras
 import numpy as np
@@ -47,21 +47,21 @@ def words_objective():
     return [KerasLoss({"": Head(loss, measures, True, 1.0)}, [""], classes=0, reconstructs=False, uneven=True)]
 
 
-def test_padding_is_left_out_of_means_over_all_replicas():
+def test_padding_is_excluded_from_means_over_replicas():
     options = {"network": words_network, "objectives": words_objective, "batch": words_batch}
     one = trained(1, **options)
     assert_same_run(trained(4, **options), one)
     assert_same_run(trained(2, accumulation_steps=2, **options), one)
 
 
-def test_replicas_make_the_steps_of_one():  # in micro batches, too, in tests/contract/test_every_graph_hook.py
+def test_several_replicas_match_one():  # in micro batches, too, in tests/contract/test_every_graph_hook.py
     options = {"steps": 5, "hooks": hooks_of(), "network": lambda: toy_network(regularizer=0.1)}
     assert_same_run(trained(4, **options), trained(1, **options))
     options = {"batch": weighted_batch, "network": plain_network}
     assert_same_run(trained(2, **options), trained(1, **options))
 
 
-def test_without_synchronized_batch_norm_statistics_are_means():
+def test_batch_norm_statistics_are_replica_means_unless_synchronized():
     before = values(replica_loop(1))
     moving, _ = trained(2, steps=1)
     found = moving["network/model/toy/norm/moving_mean"]
@@ -72,7 +72,7 @@ def test_without_synchronized_batch_norm_statistics_are_means():
     np.testing.assert_allclose(moving["network/model/toy/norm/moving_variance"], 0.99 + 0.01 * variance, rtol=1e-4)
 
 
-def test_dropout_differs_between_replicas_and_the_seed_state_is_one():
+def test_dropout_differs_between_replicas_with_one_seed_state():
     def twice(step):
         return {key: tf.concat([value, value], 0) for key, value in half(step).items()}
 
@@ -85,7 +85,7 @@ def test_dropout_differs_between_replicas_and_the_seed_state_is_one():
         model = keras.Sequential([keras.Input((FEATURES,)), dropout, *own.model.layers], name="dropping")
         return Network("model", model, keras.optimizers.SGD(0.1, name="sgd"))
 
-    # With the same examples in both parts, equal masks would give equal losses and the mean of both that of one.
+    # With the same examples in both parts, equal masks would give equal losses, and so the loss of one part.
     found, on_both = trained(2, steps=1, batch=twice, network=dropping)
     other, on_one = trained(1, steps=1, batch=half, network=dropping)
     assert abs(on_both["loss/total"] - on_one["loss/total"]) > 1e-4
@@ -93,7 +93,7 @@ def test_dropout_differs_between_replicas_and_the_seed_state_is_one():
     np.testing.assert_array_equal(found[seed], other[seed])
 
 
-def test_batch_norm_of_micro_batches_is_not_synchronized():
+def test_synchronized_batch_norm_with_micro_batches_is_refused():
     with pytest.raises(UserError, match="trainer.accumulation_steps=1, or hooks.synchronized_batch_norm=null"):
         replica_loop(2, hooks=hooks_of(), accumulation_steps=2)
 
@@ -105,7 +105,7 @@ class Boosted(ToyObjective):
         return output
 
 
-def test_the_scale_of_the_loss_is_the_same_on_all_replicas():
+def test_loss_scale_matches_one_replica_after_an_overflow():
     def scaled(count):
         return replica_loop(
             count, network=plain_network, batch=overflowing, objectives=lambda: [Boosted()], loss_scale=LossScale
@@ -143,7 +143,7 @@ class Count(GraphHook):
         return [self.seen.assign_add(context.sums["count/zeros"])]
 
 
-def test_sums_over_the_batch_reach_the_hooks_of_every_replica():
+def test_batch_sums_reach_the_hooks_of_every_replica():
     found, reported = trained(4, steps=2, hooks=lambda network: [Count()])
     targets = [toy_batch(tf.constant(step, tf.int64))["targets"].numpy() for step in range(2)]
     assert found["hook/count/seen"] == np.sum(np.concatenate(targets) == 0)
@@ -151,7 +151,7 @@ def test_sums_over_the_batch_reach_the_hooks_of_every_replica():
     assert reported["first"] == pytest.approx(np.mean(inputs), rel=1e-5)
 
 
-def test_replicas_that_were_written_from_outside_share_again():
+def test_replicas_written_from_outside_are_synchronized_again():
     loop = replica_loop(2)
     loop.run(0, 2)
     loop.trainer.networks["model"].model.layers[0].kernel.assign_add(tf.ones([FEATURES, 8]))

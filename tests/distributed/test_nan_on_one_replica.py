@@ -1,6 +1,6 @@
-"""NaN in the part of one replica: all decide alike, stay equal to the bit, and the run ends as one process's does.
+"""NaN in the part of one replica: all replicas decide alike, keep equal bits, and end like one process.
 
-Whole runs do so in `test_two_workers`; here are fits of toy networks, also from a checkpoint of another number.
+Whole runs are in `test_two_workers`; these are fits of toy networks, also resumed with another number of replicas.
 """
 
 import keras
@@ -38,7 +38,7 @@ class Told(Workers):
 
 
 class PatientStore(CheckpointStore):
-    """Wait for each checkpoint: a later one would take the place of one that has not been begun."""
+    """Wait for each checkpoint: a later one would replace one that has not been started."""
 
     def save(self, *given):
         super().save(*given)
@@ -89,7 +89,7 @@ def assert_same_end(found, expected):
 
 
 @pytest.mark.parametrize("place", ["data", "statistic"])
-def test_all_replicas_leave_out_the_steps_that_one_process_leaves_out(place, tmp_path):
+def test_replicas_skip_the_steps_that_one_process_skips(place, tmp_path):
     def fault():
         return Poison(place=place, steps=[3, 6], last=True)
 
@@ -111,7 +111,7 @@ class Stubborn(Once):
         return {"once": tf.where(struck, 0.0 if spared else float("nan"), 0.0)}
 
 
-def test_all_replicas_go_back_as_one_process_does(tmp_path):
+def test_replicas_roll_back_like_one_process(tmp_path):
     options = {"policy": "rollback", "rate_factor": 0.25}
     two, one = (trained(count, tmp_path / str(count), Stubborn, **options) for count in (2, 1))
     lowered = [{"to": 4, "rate_factor": 0.25}, {"to": 4, "rate_factor": 0.0625}]
@@ -121,7 +121,7 @@ def test_all_replicas_go_back_as_one_process_does(tmp_path):
     assert_same_end(two, one)
 
 
-def test_a_run_on_replicas_stops_as_one_process_does(tmp_path):
+def test_run_on_replicas_stops_like_one_process(tmp_path):
     told = []
     for count in (2, 1):
         run = run_on(count, tmp_path / str(count), lambda: Poison(place="data", steps=[3], last=True))
@@ -133,7 +133,7 @@ def test_a_run_on_replicas_stops_as_one_process_does(tmp_path):
     assert told[0] == told[1]
 
 
-def test_a_run_resumes_with_another_number_of_replicas(tmp_path):
+def test_run_resumes_with_another_number_of_replicas(tmp_path):
     before, after = 1, 2
     whole, again = (
         run_on(count, tmp_path / str(count), lambda: Poison(place="data", steps=[-1])) for count in (before, after)

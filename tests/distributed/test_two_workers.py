@@ -1,4 +1,4 @@
-"""Two real processes on the loopback interface: the run of one process, and what happens when one is lost."""
+"""Two real processes on the loopback interface: they match one process, and end cleanly when one is lost."""
 
 import json
 import signal
@@ -19,16 +19,16 @@ COMMON = (
     *("hooks.final_table=null", "hooks.tensorboard=null"),
 )
 SMALL = ("model.units=[16,16]", "trainer.compile=off", "hooks.pictures=null", "hooks.projector=null")
-"""For runs of which only the way matters: compiling takes longer than they do."""
+"""For runs where only the mechanism matters: compiling takes longer than they do."""
 GENTLE = (
     *(*COMMON, "trainer.steps=100", "optimizer.learning_rate=1e-5", "hooks.clip_gradients.limit=9"),
     "+hooks=[synchronized_batch_norm,clip_gradients]",
 )
-"""With a learning rate at which rounding does not grow until a sign or a mask decides otherwise."""
+"""With a learning rate so low that rounding errors do not grow until a sign or a mask flips."""
 ENDLESS = (*COMMON, *SMALL, "recipe=bnn", "trainer.steps=100000", "hooks.checkpoint.every_seconds=0")
 CUT = (PLUGIN, "+hooks.signal={_target_:tests.support.signals.Signal,steps:[50]}")
 SECONDS = 30.0
-"""Within which the others must end."""
+"""The others must end within this time."""
 
 
 def poisoned(policy, *steps):
@@ -57,7 +57,7 @@ def launch(*overrides, log, code=0, workers=2):
 
 
 @pytest.mark.filterwarnings("ignore:The hook .bnn_rounding.. 100 steps:UserWarning")  # gentle on purpose
-def test_two_workers_resumed_as_one_process_are_the_run_of_one(tmp_path):
+def test_two_workers_resumed_as_one_process_match_one_process(tmp_path):
     run, whole = tmp_path / "run", tmp_path / "whole"
     common = ("recipe=bnn", *GENTLE, *SMALL, *poisoned("skip", 7, 73))
     text = launch(*common, CUT[1], f"run_dir={run}", log=tmp_path / "log", code=143)
@@ -78,7 +78,7 @@ def test_two_workers_resumed_as_one_process_are_the_run_of_one(tmp_path):
 
 
 @pytest.mark.long
-def test_four_and_eight_workers_are_the_run_of_two(tmp_path):
+def test_four_and_eight_workers_match_two(tmp_path):
     for workers in (2, 4, 8):
         run = tmp_path / str(workers)
         launch("recipe=bnn", *GENTLE, *SMALL, f"run_dir={run}", log=tmp_path / "log", workers=workers)
@@ -94,7 +94,7 @@ def endless(directory):
 
 
 def check_sound(run, directory, workers, since):
-    """Check that all have ended in time, without a traceback, and that somebody else can resume the run."""
+    """Check that all have ended in time, without a traceback, and that another process can resume the run."""
     run.end(SECONDS)
     assert time.monotonic() - since < SECONDS
     assert all(is_gone(each) for each in workers)
@@ -103,7 +103,7 @@ def check_sound(run, directory, workers, since):
         pass
 
 
-def test_when_a_worker_is_killed_the_others_end_with_one_line(tmp_path):
+def test_killed_worker_ends_the_others_with_one_line(tmp_path):
     run, workers = endless(directory := tmp_path / "run")
     check_sound(run, directory, workers, kill(workers[1]))
     assert run.process.returncode == 128 + signal.SIGKILL
@@ -116,25 +116,25 @@ def test_when_a_worker_is_killed_the_others_end_with_one_line(tmp_path):
 
 
 @pytest.mark.long
-def test_when_the_chief_is_killed_the_others_end_with_one_line(tmp_path):
+def test_killed_chief_ends_the_others_with_an_error(tmp_path):
     run, workers = endless(tmp_path / "run")
     check_sound(run, tmp_path / "run", workers, kill(workers[0]))
     assert "[worker 1] Error: Worker 0 is gone" in run.text
 
 
 @pytest.mark.long
-def test_a_worker_that_stands_still_is_found_by_its_heartbeat(tmp_path):
+def test_frozen_worker_is_detected_by_its_heartbeat(tmp_path):
     run, workers = endless(tmp_path / "run")
     stopped = kill(workers[1], signal.SIGSTOP)
     run.wait_for(lambda: is_gone(workers[0]), SECONDS)
     assert time.monotonic() - stopped < SECONDS
     assert "Error: Worker 1 is gone, or no longer answering" in run.text
-    run.end(60.0)  # the launcher ends what stands still
+    run.end(60.0)  # the launcher ends the frozen worker
     assert all(is_gone(each) for each in workers)
 
 
 @pytest.mark.long
-def test_a_signal_to_any_worker_saves_and_ends_all(tmp_path):
+def test_signal_to_one_worker_saves_and_ends_all(tmp_path):
     run, workers = endless(directory := tmp_path / "run")
     check_sound(run, directory, workers, kill(workers[1], signal.SIGTERM))
     assert run.process.returncode == 128 + signal.SIGTERM
@@ -145,7 +145,7 @@ def test_a_signal_to_any_worker_saves_and_ends_all(tmp_path):
 
 
 @pytest.mark.long
-def test_after_a_kill_two_workers_resume_to_the_bits_of_a_whole_run(tmp_path):
+def test_killed_run_of_two_workers_resumes_bit_for_bit(tmp_path):
     directory, whole = tmp_path / "run", tmp_path / "whole"
     saving = ("hooks.checkpoint.every_epochs=0.5", "hooks.checkpoint.every_seconds=0")
     common = ("recipe=bnn", *COMMON, *SMALL, *saving, "trainer.steps=2000", "trainer.evaluate_every_epochs=20")

@@ -1,4 +1,4 @@
-"""TensorBoard's own server over a finished run: every tab that is promised has something to show."""
+"""TensorBoard's own server over a finished run: every promised tab has content."""
 
 import json
 import time
@@ -58,13 +58,13 @@ def server(folder):
 
 
 def test_all_promised_tabs_are_active(server):
-    deadline = time.monotonic() + 20  # the projector looks for embeddings in a thread, when it is first asked
+    deadline = time.monotonic() + 20  # the projector looks for embeddings in a thread, on its first request
     while not (listing := server.json("plugins_listing"))["projector"]["enabled"] and time.monotonic() < deadline:
         time.sleep(0.1)
     assert {tab for tab in TABS if listing[tab]["enabled"]} == TABS
 
 
-def test_the_splits_overlay_and_every_chart_of_the_layout_has_a_curve(server):
+def test_splits_overlay_and_every_chart_has_a_curve(server):
     tags = server.json("plugin/scalars/tags")
     assert {f"tensorboard/{split}" for split in ("train", "validation", "test")} <= tags.keys()
     assert "loss/total" in {*tags[TRAIN]} & {*tags["tensorboard/validation"]}
@@ -78,7 +78,7 @@ def test_the_splits_overlay_and_every_chart_of_the_layout_has_a_curve(server):
         assert any(each["tag_to_events"] for each in found), chart
 
 
-def test_histograms_tell_latent_weights_from_those_that_are_used(server):
+def test_histograms_show_latent_and_forward_weights_separately(server):
     tags = set(server.json("plugin/histograms/tags")[TRAIN])
     kernel = "weights/dense_2/kernel"
     assert {f"{kernel}/latent", f"{kernel}/forward", "weights/dense_1/kernel/latent", "center/centers"} <= tags
@@ -91,7 +91,7 @@ def test_histograms_tell_latent_weights_from_those_that_are_used(server):
     assert set(server.json("plugin/distributions/tags")[TRAIN]) == tags
 
 
-def test_pictures_embeddings_and_texts_are_there(server):
+def test_pictures_embeddings_and_texts_are_present(server):
     pictures = server.json("plugin/images/tags")[TRAIN]
     assert {"filters/dense_1", "input/training_examples", "center/features_principal_components"} <= set(pictures)
     info = server.json("plugin/projector/info", run=TRAIN)
@@ -100,7 +100,7 @@ def test_pictures_embeddings_and_texts_are_there(server):
     assert set(texts) == {"run/config", "run/environment", "run/networks", "run/plan", "run/summary"}
 
 
-def test_the_graph_is_that_of_the_step(server):
+def test_graph_shows_the_scopes_of_the_step(server):
     assert server.json("plugin/graphs/info")[TRAIN]["run_graph"]
     graph = server.get("plugin/graphs/graph", run=TRAIN, conceptual="false").decode()
     scopes = ("forward/model/", "compute_gradients/", "UPDATE_OPS/center_loss/", "apply_gradients/model/")
@@ -108,7 +108,7 @@ def test_the_graph_is_that_of_the_step(server):
         assert f'name: "{scope}' in graph, scope
 
 
-def test_hyperparameters_stand_beside_the_best_values(server, folder):
+def test_hyperparameters_are_listed_with_the_best_values(server, folder):
     for shown in (server, Server(folder.parent)):  # one run, and a folder of runs
         (group,) = shown.groups_of_runs()
         assert group["hparams"]["Hooks"] == "bnn_rounding center_loss"

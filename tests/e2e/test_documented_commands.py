@@ -1,4 +1,4 @@
-"""Commands and code on the pages of the documentation work as printed, and notebooks; links resolve."""
+"""Commands and code in the documentation and notebooks work as printed; links resolve."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from tests.support.images import write_mnist
 from tests.support.workers import ROOT
 
 ELSEWHERE = ("README.md", "hooks/README.md")
-"""The page whose commands run below, and one made by a script, whose tests compose its commands."""
+"""The page whose commands run below, and a generated page, whose own tests compose its commands."""
 
 
 @pytest.fixture
@@ -42,13 +42,13 @@ def told(failures):
 @pytest.mark.parametrize(
     "page", [pytest.param(each, marks=[pytest.mark.long] if each in ELSEWHERE else []) for each in PAGES]
 )
-def test_every_command_is_right_as_far_as_that_shows_without_running_it(page, place):
+def test_commands_and_code_on_each_page_pass_checks_without_running(page, place):
     failures = check_page(items(page), place)
     assert not failures, told(failures)
 
 
 @pytest.mark.filterwarnings("ignore:.* is complete. nothing is left to do:UserWarning")  # two steps are all of it
-def test_the_commands_of_the_first_page_run(place):
+def test_readme_commands_run(place):
     count, failures = run_here(items("README.md"), place)
     assert not failures, told(failures)
     assert count > 5
@@ -56,7 +56,7 @@ def test_the_commands_of_the_first_page_run(place):
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # advice on so short a training
 @pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
-def test_a_notebook_runs_from_top_to_bottom(path, place):
+def test_notebook_runs_from_top_to_bottom(path, place):
     cells = json.loads(path.read_text())["cells"]
     assert all(not cell.get("outputs") for cell in cells), "clear the outputs before committing"
     code = "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
@@ -75,7 +75,7 @@ PORTS = [
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # advice on so short a training
 @pytest.mark.parametrize("number", [0, 1], ids=("tfmot", "larq"))
-def test_a_port_of_the_migration_page_ships_what_it_says(number, place):
+def test_migration_port_ships_the_promised_weights_and_files(number, place):
     write_mnist(place / "mnist.npz", train=1200)
     blocks = [each for each in items("hookline/MIGRATION.md") if each.language]
     (place / "port.py").write_text(blocks[number].text)
@@ -88,7 +88,7 @@ def test_a_port_of_the_migration_page_ships_what_it_says(number, place):
     assert all((place / each).stat().st_size > 0 for each in others)
 
 
-def test_a_command_that_is_wrong_is_found(place):
+def test_wrong_commands_are_found(place):
     wrong = ["python train.py recipe=bn", "python scripts/plan.py recipe=bnn --mermaidd", "make all"]
     right = "python train.py recipe=bnn run_dir=runs/mine\npython train.py resume=runs/mine"
     lines = "\n".join([right, *wrong])
@@ -96,7 +96,7 @@ def test_a_command_that_is_wrong_is_found(place):
 
 
 @pytest.mark.parametrize("page", [*PAGES, "recipes/RESULTS.md"])
-def test_links_and_the_files_that_are_named_are_there(page):
+def test_linked_and_named_files_exist(page):
     text = re.sub(r"^```.*?^```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     missing = []
     for link in re.findall(r"\]\(([^)\s]+)\)", text):

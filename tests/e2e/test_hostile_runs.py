@@ -1,4 +1,4 @@
-"""A run directory that somebody else has made: every command ends in one line, and writes nothing elsewhere."""
+"""A run directory from an untrusted source: every command ends with one line, and writes nothing elsewhere."""
 
 import os
 import shutil
@@ -51,7 +51,7 @@ def run(whole, tmp_path):
 
 @pytest.fixture
 def victim(tmp_path):
-    """Return a folder of the user's; a test fails where anything in it has changed."""
+    """Return a folder of the user's, in which nothing may change."""
     (folder := tmp_path / "home").mkdir()
     (folder / "file").write_text("precious")
     return folder
@@ -71,7 +71,7 @@ CONFIGS = {
 def refused(capfd, command, run):
     start = time.monotonic()
     assert command(run) == train.WRONG
-    assert time.monotonic() - start < 20  # of a second on a machine that does nothing else
+    assert time.monotonic() - start < 20  # it takes a second on an idle machine
     said = capfd.readouterr().err.splitlines()
     lines = [line for line in said if line.startswith("Error: ")]
     assert len(lines) == 1, said
@@ -80,7 +80,7 @@ def refused(capfd, command, run):
 
 
 @pytest.mark.parametrize("make", CONFIGS.values(), ids=CONFIGS)
-def test_a_config_that_no_run_wrote_is_one_line(make, run, victim, capfd):
+def test_forged_config_is_refused_in_one_line(make, run, victim, capfd):
     (run / "config.yaml").unlink()
     make(run / "config.yaml", victim)
     for command in READING.values():
@@ -91,7 +91,7 @@ def test_a_config_that_no_run_wrote_is_one_line(make, run, victim, capfd):
 
 
 @pytest.mark.parametrize("name", ["checkpoints", "tensorboard", "pictures", "export"])
-def test_a_folder_that_is_a_link_is_refused_by_every_command(name, run, victim, capfd):
+def test_linked_folder_is_refused_by_every_command(name, run, victim, capfd):
     shutil.rmtree(run / name, ignore_errors=True)
     (run / name).symlink_to(victim)
     for command in FOLLOWING.values():
@@ -101,14 +101,14 @@ def test_a_folder_that_is_a_link_is_refused_by_every_command(name, run, victim, 
 
 
 @pytest.mark.parametrize(("name", "kind"), [(".lock", "link"), (".lock", "pipe"), ("metrics.jsonl", "link")])
-def test_a_file_that_a_run_writes_to_is_its_own(name, kind, run, victim, capfd):
+def test_run_refuses_to_write_through_a_link_or_pipe(name, kind, run, victim, capfd):
     (run / name).unlink()
     CONFIGS[kind](run / name, victim)
     assert "it is " in refused(capfd, FOLLOWING["resume"], run)
     assert is_whole(victim)
 
 
-def test_links_under_temporary_names_and_junk_cost_only_themselves(run, victim, capfd):
+def test_junk_and_links_under_temporary_names_do_no_harm(run, victim, capfd):
     names = ["summary.json", "metrics.jsonl", "checkpoints/index.json", "pictures/filters_dense_1.png"]
     checkpoint = next((run / "checkpoints").glob("step_*")).name
     for name in (*names, f"checkpoints/{checkpoint}"):

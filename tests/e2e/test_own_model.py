@@ -1,4 +1,4 @@
-"""Runs of a user's own models, classes and data; what is wrong with them is one line."""
+"""Runs with a user's own models, classes and data; mistakes in them are reported in one line."""
 
 import csv
 import json
@@ -71,7 +71,7 @@ def own_module(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_recurrent_network_trains_where_estimates_fail(own_module, monkeypatch):
+def test_recurrent_network_trains_when_estimates_fail(own_module, monkeypatch):
     def fail(*_, **__):
         raise KeyError("unknown")
 
@@ -84,7 +84,7 @@ def test_a_recurrent_network_trains_where_estimates_fail(own_module, monkeypatch
     assert json.loads((own_module / "run" / "summary.json").read_text())["status"] == "completed"
 
 
-def test_what_is_wrong_with_it_is_one_line(own_module, capfd):
+def test_mistake_in_a_custom_model_is_reported_in_one_line(own_module, capfd):
     for given, word in (
         ([], "model has no _target_"),
         (OWN[1:], "_target_=my_models.small_cnn is not allowed"),
@@ -103,7 +103,7 @@ def test_what_is_wrong_with_it_is_one_line(own_module, capfd):
         assert not (own_module / "never").exists()
 
 
-def test_a_network_with_softmax_trains_as_its_twin_and_ships_with_it(own_module):
+def test_network_with_softmax_trains_like_one_with_logits_and_ships_with_softmax(own_module):
     options = ["recipe=baseline", *CUSTOM[1:], OWN[0], "model._target_=my_models.activated"]
     with pytest.warns(UserWarning, match=r"trains from the logits before its final softmax \('dense'\)"):
         assert main([*options, "+model.end=softmax", "run_dir=softmax"]) == 0
@@ -201,7 +201,7 @@ def outputs(model):
         return np.array([row[1:] for row in csv.reader(file)][1:], float)
 
 
-def test_exports_give_the_outputs_of_the_run_or_say_why_not(own_classes, capsys):
+def test_exports_match_the_run_or_say_why_not(own_classes, capsys):
     train("model._target_=own_classes.subclassed")
     assert evaluate(["run=run", PLUGIN]) == 0
     expected = outputs("run")
@@ -213,14 +213,14 @@ def test_exports_give_the_outputs_of_the_run_or_say_why_not(own_classes, capsys)
         assert_one_line(export, ["run=run", PLUGIN, f"format={form}"], line, capsys)
 
 
-def test_a_class_with_a_wrong_config_is_refused_by_the_keras_format(own_classes, capsys):
+def test_class_with_incomplete_config_is_refused_by_the_keras_format(own_classes, capsys):
     train("model._target_=own_classes.functional", "+model.kind=Forgetful")
     assert export(["run=run", PLUGIN, "format=keras", "tolerance=9"]) == 2
     assert "outputs differ from the run's" in capsys.readouterr().err
     assert not list(own_classes.glob("run/export/*"))
 
 
-def test_rows_that_are_read_from_a_file_train_and_evaluate_beside_xla(tmp_path):
+def test_run_with_xla_trains_on_rows_read_from_files(tmp_path):
     inputs = np.random.default_rng(0).integers(0, 60, (200, 8, 8))
     inputs[np.arange(200), :, np.arange(200) % 4 * 2] += 190  # a bright column tells the class
     (tmp_path / "own").mkdir()

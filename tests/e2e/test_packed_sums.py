@@ -1,4 +1,4 @@
-"""A binary network of real images as a packed file: every sum of its binary layers, on the whole test set.
+"""A binary network for real images as a packed file: every sum of its binary layers, on the whole test set.
 
 HOOKLINE_MNIST=<mnist.npz> python -m pytest -m long tests/e2e/test_packed_sums.py
 """
@@ -25,7 +25,7 @@ BATCH = 500
 
 @pytest.mark.long
 @pytest.mark.skipif(not MNIST, reason="HOOKLINE_MNIST names no mnist.npz")
-def test_every_sum_of_a_binary_layer_is_that_of_the_training_graph(tmp_path):
+def test_every_sum_of_a_binary_layer_matches_the_training_graph(tmp_path):
     run_small(
         "bnn", "data=mnist", f"data.path={MNIST}", "model=larq_tutorial_cnn", "hooks.bnn_rounding.all_binary=true",
         "trainer.epochs=1", run_dir=tmp_path / "run",

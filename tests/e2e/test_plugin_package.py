@@ -1,4 +1,4 @@
-"""A plugin package, built and installed as users do it: its recipe, hook, model and data are used by their names."""
+"""A plugin package, built and installed as users do it: its recipe, hook, model and data are used by name."""
 
 import json
 import shutil
@@ -53,7 +53,7 @@ def forget():
         del sys.modules[name]
 
 
-def test_a_run_of_its_recipe_is_resumed_after_its_time_was_over(run):
+def test_paused_run_of_plugin_recipe_resumes_to_completion(run):
     summary = read_summary(run)
     assert (summary["recipe"], summary["status"], summary["steps"]) == ("moons", "completed", MADE)
     assert 0 < summary["resumed_at"][0] < MADE
@@ -64,7 +64,7 @@ def test_a_run_of_its_recipe_is_resumed_after_its_time_was_over(run):
     assert json.loads((run / "environment.json").read_text())["plugins"] == {"moons": "1.2.0"}
 
 
-def test_it_is_exported_evaluated_and_planned(run, installed, capsys):
+def test_plugin_run_is_exported_evaluated_and_planned(run, installed, capsys):
     assert export.main([f"run={run}"]) == 0
     assert list((run / "export").glob("*.keras"))
     assert evaluate.main([f"run={run}"]) == 0
@@ -73,7 +73,7 @@ def test_it_is_exported_evaluated_and_planned(run, installed, capsys):
     assert "weight_noise" in capsys.readouterr().out
 
 
-def test_without_the_package_a_run_that_used_it_is_refused_in_one_line(run, capsys):
+def test_run_is_refused_in_one_line_without_its_plugin_package(run, capsys):
     for main, argument in ((train.main, "resume"), (export.main, "run"), (evaluate.main, "run")):
         assert main([f"{argument}={run}"]) == 2
         (line,) = capsys.readouterr().err.strip().splitlines()
@@ -83,7 +83,7 @@ def test_without_the_package_a_run_that_used_it_is_refused_in_one_line(run, caps
     assert "'moons'" in capsys.readouterr().err
 
 
-def test_another_version_of_the_package_is_told_where_the_run_uses_it(run, site, tmp_path, monkeypatch):
+def test_changed_plugin_version_is_reported_only_for_runs_that_use_it(run, site, tmp_path, monkeypatch):
     shutil.copytree(site, tmp_path / "site")
     (metadata,) = (tmp_path / "site").glob("*.dist-info/METADATA")
     metadata.write_text(metadata.read_text().replace("Version: 1.2.0", "Version: 1.3.0"))

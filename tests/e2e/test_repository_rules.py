@@ -1,4 +1,4 @@
-"""The rules of the house that no linter checks, each with a planted fault that it must find."""
+"""The project's rules that no linter checks, each with a planted fault that it must find."""
 
 import ast
 import re
@@ -170,11 +170,11 @@ FAULTS = [
 ALLOWED = "import hookline.trainer\nfrom hookline.hooks import monitors\nTEXT = 'network/root/of/hooks'"
 
 
-def test_the_repository_keeps_every_rule(repository):
+def test_repository_keeps_every_rule(repository):
     assert [found for rule in RULES for found in rule(repository)] == []
 
 
-def test_planted_faults_are_found_and_what_is_allowed_is_left_alone():
+def test_planted_faults_are_found_and_allowed_code_passes():
     assert {rule for rule, _, _ in FAULTS} == set(RULES)
     for rule, name, source in FAULTS:
         assert len(rule({name: source})) == 1, source

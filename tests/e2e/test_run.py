@@ -1,4 +1,4 @@
-"""A run as a user starts it: its end, an interruption; bad input is one line."""
+"""A run as a user starts it: run to its end, interrupted, and with bad input."""
 
 import json
 import re
@@ -44,7 +44,7 @@ def test_binary_network_learns_the_digits_in_a_few_epochs(tmp_path, capsys):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
 @pytest.mark.full
-def test_interruption_leaves_a_run_directory_that_says_so(tmp_path):
+def test_interruption_is_recorded_in_the_run_directory(tmp_path):
     directory = tmp_path / "run"
     command = [sys.executable, "-c", LISTENING, "recipe=bnn", "trainer.epochs=100000", "trainer.compile=off"]
     command += ["hooks.early_stopping=null", f"run_dir={directory}"]
@@ -66,7 +66,7 @@ def test_interruption_leaves_a_run_directory_that_says_so(tmp_path):
 
 
 @pytest.mark.full
-def test_mistake_that_only_building_shows(tmp_path, monkeypatch, capfd):
+def test_mistake_found_while_building_is_reported_in_one_line(tmp_path, monkeypatch, capfd):
     def unreadable(splits):
         raise UserError("Row 17 cannot be read. Fix it.")
 

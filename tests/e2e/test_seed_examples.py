@@ -1,8 +1,8 @@
-"""Small classic programs of TensorFlow 1, with the values that are claimed for them, beside what does it here.
+"""Small classic TensorFlow 1 programs, with the values claimed for them, beside this project's equivalents.
 
-Each claim is run as it was made, in a graph and a session, and then with the mechanism of this project. Where
-TensorFlow 2.21 behaves differently, the test states both. Overridden gradients are in `test_seed_toy_network`; that
-batches are full, splits apart and random transformations random is in `tests/trainer/input` and `tests/contract`.
+Each claim is run as it was made, in a graph and a session, and then with this project's mechanism. Where
+TensorFlow 2.21 behaves differently, the test states both. Overridden gradients are in `test_seed_toy_network`;
+full batches, separate splits and random transformations are tested in `tests/trainer/input` and `tests/contract`.
 """
 
 import itertools
@@ -35,7 +35,7 @@ TARGETS = np.arange(12, dtype=np.float32).reshape(3, 4)
 TRAINED = np.full((3, 4), 0.67135066)
 
 
-def test_only_what_comes_after_stop_gradient_is_trained():
+def test_only_weights_after_stop_gradient_are_trained():
     with session() as run:
         x, y = v1.placeholder(tf.float32, [3, 2]), v1.placeholder(tf.float32, [3, 4])
         w1, w2 = tf.Variable(tf.ones([2, 3])), tf.Variable(tf.ones([3, 4]))
@@ -48,7 +48,7 @@ def test_only_what_comes_after_stop_gradient_is_trained():
 
 
 class OutputMinusTarget(Objective):
-    """The sum of output - target over a batch, whatever the batch averages."""
+    """The sum of output - target over a batch, instead of a mean."""
 
     def compute(self, forward, batch):
         return ObjectiveOutput({"difference": tf.reduce_sum(forward("model", batch["inputs"]) - batch["targets"])})
@@ -60,7 +60,7 @@ def two_layers(middle):
     return network_of(model, keras.optimizers.SGD(1.0))
 
 
-def test_a_frozen_layer_does_the_same_and_an_accident_is_refused():
+def test_frozen_layer_does_the_same_and_a_blocked_gradient_is_refused():
     def loop(network, hooks):
         for hook in hooks:
             hook.build(build_context(network))
@@ -84,7 +84,7 @@ PUZZLE = {
 }
 
 
-def test_a_dependency_counts_for_ops_that_are_created_inside_it():
+def test_control_dependency_applies_only_to_ops_created_inside_it():
     for (line, (make, expected)), is_resource in itertools.product(PUZZLE.items(), (False, True)):
         with session() as run:
             x = v1.Variable(0.0, use_resource=is_resource)
@@ -95,7 +95,7 @@ def test_a_dependency_counts_for_ops_that_are_created_inside_it():
             assert [float(run.run(y)) for _ in range(5)] == expected, (line, is_resource)
 
 
-def test_moving_averages_move_only_when_they_are_asked_to():
+def test_moving_averages_update_only_on_request():
     for how in ("not at all", "dependencies", "fetched"):
         with session() as run:
             batch, weight = tf.constant([1.0, 2.0, 6.0]), v1.Variable(1.0)
@@ -134,7 +134,7 @@ def test_centers_move_only_when_their_update_is_run():
     np.testing.assert_allclose(CENTERS - 0.5 * change, MOVED, atol=1e-6)
 
 
-def test_networks_of_one_step_train_without_touching_each_other():
+def test_networks_trained_in_one_step_do_not_affect_each_other():
     def train(*names):
         networks = []
         for name in names:
@@ -144,6 +144,6 @@ def test_networks_of_one_step_train_without_touching_each_other():
         ChunkLoop(Trainer(networks, objectives, [], seed=0), toy_batch, xla=False).run(0, 3)
         return {network.name: values_of(network) for network in networks}
 
-    together = train("a", "b")  # in one graph, once said to be impossible
+    together = train("a", "b")  # in one graph, once claimed to be impossible
     for left, right in zip(together["b"].values(), train("b")["b"].values(), strict=True):
         np.testing.assert_allclose(left, right, atol=1e-6)

@@ -1,4 +1,4 @@
-"""A toy network with an overridden gradient, worked out on paper, by every route; and functions of Python beside it.
+"""A toy network with an overridden gradient, worked out by hand, by every route; and Python functions in a graph.
 
 d = b + c, e = c + k, a = d * e, and the softmax cross-entropy of a. By the chain rule, with g = dL/da:
 dL/dc = (e + d) g and dL/dk = d g. Where TensorFlow 2.21 behaves differently from what was claimed, the test states
@@ -51,7 +51,7 @@ def by_numpy_forward(forward, backward, c, k, d):
 
 
 def by_override_map(forward, backward, c, k, d):
-    name = f"TestToyNetwork{next(NUMBERS)}"  # a random number is not unique where somebody seeds NumPy
+    name = f"TestToyNetwork{next(NUMBERS)}"  # a random number is not unique if NumPy is seeded
 
     @tf.RegisterGradient(name)
     def gradient(operation, upstream):
@@ -66,7 +66,7 @@ ROUTES = {f.__name__: f for f in (by_custom_gradient, by_override_map, by_numpy_
 
 
 def toy_logits(c, k, route, kind):
-    """Return a = d * e of the toy network, with the add, or all of it, overridden."""
+    """Return a = d * e of the toy network, with only the add overridden, or all of it."""
     d = B + c
     if kind == "the add":
         return d * route(lambda c, k, d: c + k, partials, c, k, d)
@@ -83,7 +83,7 @@ def toy_gradients(logits):
 
 
 class ToyLogits(keras.layers.Layer):
-    """The toy network as a Keras layer with the weights c and k; its input goes by."""
+    """The toy network as a Keras layer with the weights c and k; its input has no effect."""
 
     def __init__(self, route):
         super().__init__()
@@ -105,7 +105,7 @@ class ToyLoss(Objective):
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_every_gradient_is_that_of_the_chain_rule_by_every_route(route):
+def test_gradients_match_the_chain_rule_by_every_route(route):
     for kind in ("the add", "all of it"):
         found = toy_gradients(lambda c, k, kind=kind: toy_logits(c, k, ROUTES[route], kind))
         for name, expected in CHAIN_RULE.items():
@@ -120,8 +120,8 @@ def test_every_gradient_is_that_of_the_chain_rule_by_every_route(route):
         np.testing.assert_allclose(before - after, expected, atol=1e-6, rtol=0)
 
 
-def test_in_the_place_of_the_add_alone_these_three_count_twice():
-    # There, what arrives is dL/de = d dL/da, and the product with d hands out a gradient of its own.
+def test_total_derivatives_given_for_the_add_count_twice():
+    # The gradient that arrives at the add is dL/de = d dL/da, and the product with d passes one to d as well.
     found = toy_gradients(lambda c, k: (B + c) * by_custom_gradient(lambda c, k, d: c + k, totals, c, k, B + c))
     to_e = D * TO_A
     np.testing.assert_allclose(found["c"], E * TO_A + (E + D) * to_e + E * to_e, atol=1e-6)
@@ -130,7 +130,7 @@ def test_in_the_place_of_the_add_alone_these_three_count_twice():
     assert np.abs(found["k"] - CHAIN_RULE["k"]).max() > 0.1
 
 
-def test_the_classic_program_trains_with_an_overridden_function():
+def test_classic_program_trains_with_an_overridden_function():
     with tf.Graph().as_default(), v1.Session() as run:
         data, labels = v1.placeholder(tf.float32, [2]), v1.placeholder(tf.int32, [2])
         c, k = v1.Variable(C), v1.Variable(K)
@@ -159,12 +159,12 @@ def test_python_functions_have_no_gradient_and_compute_with_numpy():
         by_numpy_forward(lambda c, k, d: tf.add(c, k), partials, tf.constant(C), tf.constant(K), tf.constant(D))
 
 
-def test_a_python_function_must_return_the_declared_dtype():
+def test_python_function_must_return_the_declared_dtype():
     with tf.Graph().as_default(), v1.Session() as run:
         wrong = v1.py_func(lambda x: x.astype(np.float64), [tf.constant(1.0)], tf.float32)
         with pytest.raises(tf.errors.InvalidArgumentError, match="is double, but expects float"):
             run.run(wrong)
-    # Called eagerly, TensorFlow 2.21 returns another dtype than declared, without a word; here it is an error.
+    # Called eagerly, TensorFlow 2.21 silently returns a dtype other than the declared one; here it is an error.
     assert tf.numpy_function(lambda x: x.astype(np.float64), [tf.constant(1.0)], tf.float32).dtype == tf.float64
     with pytest.raises(UserError, match=r"returned float64 \[2\]. Expected float32 \[2\]"):
         by_numpy_forward(lambda c, k, d: np.add(c, k, dtype=np.float64), partials, *map(tf.constant, (C, K, D)))

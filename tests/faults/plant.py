@@ -1,4 +1,4 @@
-"""Plant known faults in a scratch copy of the project, one at a time, and say which of them the tests notice.
+"""Plant known faults in a scratch copy of the project, one at a time, and report which of them the tests detect.
 
     python tests/faults/plant.py --out faults.jsonl                  # every fault against the default tests
     python tests/faults/plant.py --out faults.jsonl --full           # those that survived against the full tests, too
@@ -6,7 +6,7 @@
     python tests/faults/plant.py --out faults.jsonl --only prune     # faults whose name or file contains "prune"
 
 A fault is tried first on the test files that import its module and on the folder that mirrors its own, then on all of
-the tier. What is recorded is not tried again: a run that was interrupted resumes with the same command.
+the tier. Recorded faults are not tried again: an interrupted run resumes with the same command.
 """
 
 import argparse
@@ -29,7 +29,7 @@ NEAR = "near"
 KILLED, SURVIVED, BROKEN = "killed", "survived", "broken"
 TESTS_FAILED, NO_TESTS = 1, 5
 DEFAULT, FULL = "not long and not full", "not long"
-NEAR_LIMIT, TIER_LIMIT = 900, 3600  # seconds; a fault that makes a test hang is noticed, too
+NEAR_LIMIT, TIER_LIMIT = 900, 3600  # seconds; a fault that makes a test hang is detected, too
 NEAR_FILES = 15
 
 
@@ -49,7 +49,7 @@ class Fault:
         return hashlib.sha256("\0".join((self.file, self.text, self.replace)).encode()).hexdigest()[:16]
 
     def planted(self, source: str) -> str:
-        """Return the source with the fault; a ValueError when the text does not occur exactly once."""
+        """Return the source with the fault; raise a ValueError unless the text occurs exactly once."""
         if source.count(self.text) != 1:
             raise ValueError(
                 f"{self.name}: its text occurs {source.count(self.text)} times in {self.file}, expected once"

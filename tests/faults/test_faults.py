@@ -1,4 +1,4 @@
-"""The planted faults still apply: each text occurs once in its file, and what it becomes is Python."""
+"""The planted faults still apply: each text occurs once in its file, and the result is valid Python."""
 
 import ast
 

@@ -1,4 +1,4 @@
-"""What a model or its losses would misread is refused; what they take is not."""
+"""Inputs, targets and weights that a model or its losses would misread are refused; valid ones are accepted."""
 
 import keras
 import numpy as np
@@ -29,7 +29,7 @@ def two_inputs(*, by_name):
     "hook",
     ["center_loss", "bernoulli_attention", {"bnn_rounding": {"all_binary": True, "quantize_first_input": True}}],
 )
-def test_hooks_that_look_at_inputs_take_several(hook, tmp_path):
+def test_hooks_that_read_inputs_accept_several(hook, tmp_path):
     image, table = keras.Input((6, 6, 1), name="image"), keras.Input((4,), name="table")
     hidden = keras.layers.Flatten()(keras.layers.Conv2D(4, 3, activation="tanh")(image))
     hidden = keras.layers.Dense(4, "tanh")(keras.layers.Concatenate()([hidden, keras.layers.Dense(3)(table)]))
@@ -42,7 +42,7 @@ def test_hooks_that_look_at_inputs_take_several(hook, tmp_path):
 
 
 @pytest.mark.parametrize("by_name", [True, False])
-def test_inputs_are_those_of_the_model(by_name):
+def test_inputs_must_match_the_model(by_name):
     model = two_inputs(by_name=by_name)
     taken, rows, words = model_inputs(model), embedded_inputs(model), LABELS[:, None]
     assert rows == {"words": 9}
@@ -59,7 +59,7 @@ def test_inputs_are_those_of_the_model(by_name):
             check_inputs(given, taken, rows, "x")
 
 
-def test_one_input_is_a_batch():
+def test_single_input_must_be_a_batch():
     taken = model_inputs(keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]))
     for given in (ROWS, [ROWS], ROWS[..., None]):
         check_inputs(given, taken, {}, "x")
@@ -67,19 +67,19 @@ def test_one_input_is_a_batch():
     check_inputs(ROWS, None, {}, "x")
 
 
-def test_weights_of_classes():
+def test_class_weights_are_validated():
     data, _ = training_data(ROWS, LABELS, form=Form(classes=3))
     assert class_weights_of({np.int64(0): np.float32(2)}, data) == {0: 2.0}
     assert class_weights_of("balanced", data) == "balanced"
     for given in ([1, 2, 3], {"a": 1.0}, {0: -1.0}, {3: 1.0}, {0: np.nan}, "balance"):
         assert_refused("Expected 'balanced'", class_weights_of, given, data)
     loss = Loss(keras.losses.SparseCategoricalCrossentropy(ignore_class=2))
-    assert training_data(ROWS, LABELS, form=Form(losses={ONE: loss}))[0].classes == 0  # one of them is none
+    assert training_data(ROWS, LABELS, form=Form(losses={ONE: loss}))[0].classes == 0  # the ignored label is no class
     numbers, _ = training_data(ROWS, ROWS, form=Form())
     assert_refused("sample_weight=", class_weights_of, {0: 1.0}, numbers)
 
 
-def test_one_hook_and_one_callback_need_no_list(tmp_path):
+def test_single_hook_and_callback_need_no_list(tmp_path):
     hook, model = {"clip_gradients": {"limit": 0.5}}, small_model()
     trainer = hookline.Trainer(model, loss=SPARSE, hooks=hook, compile="off")
     train(trainer, callbacks=keras.callbacks.CSVLogger(tmp_path / "log.csv"), class_weight="balanced")
@@ -88,7 +88,7 @@ def test_one_hook_and_one_callback_need_no_list(tmp_path):
     assert_refused(r"shape \[8, 8, 1\]. Expected \[n, 8, 8, 1\]", trainer.predict, images()["x_test"][0])
 
 
-def test_the_only_output_may_be_named():
+def test_single_output_may_be_named():
     name, model = "o", keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, name="o")])
     for loss, metrics in (({name: "mse"}, {name: "mae"}), (["mse"], ["mae"]), ("mse", "mae")):
         spec = hookline.Trainer(model, "adam", loss, metrics)._spec
@@ -99,7 +99,7 @@ def test_the_only_output_may_be_named():
     assert_refused("loss_weights received for one", lambda: hookline.Trainer(model, loss="mse", loss_weights={name: 2}))
 
 
-def test_metrics_of_outputs_in_lists():
+def test_lists_of_losses_and_metrics_match_outputs():
     inputs = keras.Input((3,))
     model = keras.Model(inputs, [keras.layers.Dense(3, name="a")(inputs), keras.layers.Dense(1, name="b")(inputs)])
     trainer = hookline.Trainer(model, "adam", [SPARSE, "mse"], [["accuracy"], ["mae"]], compile="off")

@@ -1,4 +1,4 @@
-"""The console command: every subcommand is a script, mistakes are one line, and help needs no TensorFlow."""
+"""The console command: every subcommand is a script, mistakes take one line, and help needs no TensorFlow."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ from tests.support.refusals import assert_one_line
 from tests.support.workers import ROOT, run_python
 
 PROJECT_ONLY = {"benchmark", "catalogue", "kill_runs", "reproduce"}
-"""Scripts for work on the project itself, which stay in a clone."""
+"""Scripts for developing the project itself, which are not installed."""
 FRAMEWORKS = "{'tensorflow', 'keras', 'jax', 'torch', 'sklearn', 'matplotlib'}"
 
 
@@ -29,7 +29,7 @@ def in_a_process(code, *arguments, cwd):
     return run_python("-P", "-c", code, *arguments, cwd=cwd, env=environment, timeout=120)[0]
 
 
-def test_every_script_that_users_need_has_a_subcommand():
+def test_every_user_script_has_a_subcommand():
     scripts = {path.stem for path in (ROOT / "scripts").glob("*.py") if "\nmain = " in path.read_text()}
     scripts |= {path.stem for path in (ROOT / "scripts").glob("*.py") if "\ndef main(" in path.read_text()}
     named = {module.rpartition(".")[2] for module, _ in cli.SUBCOMMANDS.values()}
@@ -72,7 +72,7 @@ assert not {FRAMEWORKS} & set(sys.modules), {FRAMEWORKS} & set(sys.modules)
     assert not list(tmp_path.iterdir())
 
 
-def test_its_own_help_and_version(capsys, monkeypatch):
+def test_top_level_help_and_version(capsys, monkeypatch):
     for arguments in ([], ["--help"], ["-h"], ["help"]):
         assert cli.main(arguments) == 0
         lines = capsys.readouterr().out.partition("Commands\n")[2].partition("\n\n")[0].splitlines()
@@ -97,13 +97,13 @@ MISTAKES = {
 }
 
 
-def test_a_mistake_is_one_line_and_code_2(capsys, tmp_path, monkeypatch):
+def test_mistake_exits_with_code_2_and_one_line(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for arguments, said in MISTAKES.items():
         assert_one_line(cli.main, arguments.split(), said, capsys)
 
 
-def test_any_directory_can_be_resumed(tmp_path, monkeypatch):
+def test_resume_quotes_any_directory_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     odd = ("runs/\\' back\\slash end\\", "{l\u00e9on: [1]}")
     for name in ("runs/first", "runs/a b", "runs/it's", "runs/a=b,c", "runs/[x]", "runs/back\\", *odd):
@@ -118,7 +118,7 @@ def test_any_directory_can_be_resumed(tmp_path, monkeypatch):
     assert resumed_path(["resume=null"]) is None
 
 
-def test_in_an_installed_package_commands_are_named_as_they_are_typed(monkeypatch):
+def test_messages_name_commands_as_users_type_them(monkeypatch):
     texts = {
         "Resume with: python train.py resume=runs/a": "Resume with: hookline train resume=runs/a",
         "python scripts/check_gradients.py recipe=x": "hookline check-gradients recipe=x",

@@ -1,4 +1,4 @@
-"""What `fit` takes, and what it makes of it."""
+"""The inputs and targets that `fit` accepts, and how it converts them."""
 
 import keras
 import numpy as np
@@ -43,33 +43,33 @@ def examples_of(x, y, form):
     return data.classes, size, {name: (each.dtype, each.numpy().tobytes()) for name, each in batch.items()}
 
 
-def test_every_form_of_the_same_examples_is_the_same_bits():
+def test_every_input_format_gives_the_same_bits():
     form = small_trainer()._spec.form
     classes, size, expected = examples_of(X, Y, form)
     assert (classes, size, {*expected}) == (3, 32, {"inputs", "targets"})
     for kind, make in FORMS.items():
         found = examples_of(*make(), form)
         assert found == (3, 16 if "dataset" in kind else 32, expected), kind
-    rows = np.eye(3, dtype=np.float32)[Y]  # of one-hot rows the labels
+    rows = np.eye(3, dtype=np.float32)[Y]  # one-hot rows are read as labels
     one_hot = small_trainer(loss="categorical_crossentropy")._spec.form
     assert one_hot.one_hot
     assert examples_of(X, rows, one_hot) == (3, 32, expected)
 
 
-def test_a_dataset_that_may_have_no_end_is_announced(monkeypatch):
+def test_slow_read_of_a_dataset_warns_once(monkeypatch):
     monkeypatch.setattr("hookline.inputs.PATIENCE", -1.0)
     with pytest.warns(UserWarning, match=r"x is read into memory, 0 batches so far.*take\(") as told:
         read_examples(tf.data.Dataset.from_tensor_slices((X, Y)).batch(16), None, None, "x")
     assert len(told) == 1
 
 
-def test_one_hot_rows_train_and_are_rows_for_metrics():
+def test_one_hot_targets_give_equal_accuracy_and_categorical_accuracy():
     trainer = small_trainer(loss="categorical_crossentropy", metrics=["accuracy", "categorical_accuracy"])
     history = trainer.fit(X, np.eye(3, dtype=np.float32)[Y], batch_size=16, verbose=0)
     assert history.history["accuracy"] == pytest.approx(history.history["categorical_accuracy"])
 
 
-def test_shares_of_classes_and_one_hot_rows_are_alike():
+def test_soft_and_one_hot_targets_may_be_mixed_within_a_fit():
     one_hot = np.eye(3, dtype=np.float32)[Y]
     soft = 0.9 * one_hot + 0.1 / 3
     keras.utils.set_random_seed(0)
@@ -82,11 +82,11 @@ def test_shares_of_classes_and_one_hot_rows_are_alike():
         assert trainer.evaluate(X, other)["loss"] == pytest.approx(expected, rel=1e-5)
     trainer = hookline.Trainer(keras.Sequential([keras.Input((8, 8, 1)), *layers]), "sgd", CROSS, **SETTINGS)
     fitted = trainer.fit(X, one_hot, validation_data=(X, one_hot), verbose=0)
-    assert fitted.summary["best"]["monitor"] == "loss/total"  # no metric asks for the accuracy
+    assert fitted.summary["best"]["monitor"] == "loss/total"  # no metric requests the accuracy
     assert_refused("class probabilities", trainer.evaluate, X, soft)
 
 
-def test_weights_count_and_the_end_is_held_out():
+def test_sample_weights_apply_and_validation_split_takes_the_end():
     kept = np.arange(80) // 16 % 2
     weighted = small_trainer()
     weighted.fit(tf.data.Dataset.from_tensor_slices((X, Y, kept)).batch(16), verbose=0)  # some batches have none
@@ -102,7 +102,7 @@ def test_weights_count_and_the_end_is_held_out():
     assert small_trainer().fit(X, Y, **given).summary["digest"] != history.summary["digest"]
 
 
-def test_a_dict_of_inputs_for_a_list_keeps_each_dtype():
+def test_dict_of_inputs_for_a_list_model_keeps_each_dtype():
     number, scale = keras.Input((1,), dtype="int32", name="number"), keras.Input((3,), name="a_scale")
     embedded = keras.layers.Flatten()(keras.layers.Embedding(9, 2)(number))
     model = keras.Model([number, scale], keras.layers.Dense(1)(keras.layers.Concatenate()([embedded, scale])))
@@ -113,7 +113,7 @@ def test_a_dict_of_inputs_for_a_list_keeps_each_dtype():
     np.testing.assert_allclose(trainer.predict(inputs), trainer.model(inputs), atol=1e-6)
 
 
-def test_a_list_of_targets_has_the_order_of_outputs_without_a_dict():
+def test_list_of_targets_needs_listed_outputs_and_follows_their_order():
     inputs, x = keras.Input((2,)), X[:, 0, :2, 0]
     outputs = {name: keras.layers.Dense(1, name=name)(inputs) for name in ("b", "a")}
     trainer = hookline.Trainer(keras.Model(inputs, outputs), "sgd", {"b": "mse", "a": "mse"})
@@ -123,7 +123,7 @@ def test_a_list_of_targets_has_the_order_of_outputs_without_a_dict():
     assert (read_examples(x, [Y, Y + 9], None, "x", form).targets["b"] == Y).all()
 
 
-def test_a_function_is_a_loss():
+def test_plain_function_works_as_a_loss():
     def cubic(y_true, y_pred):
         return keras.ops.mean(keras.ops.abs(y_true - y_pred) ** 3, axis=-1)
 
@@ -137,11 +137,11 @@ def test_a_function_is_a_loss():
         return keras.ops.mean(keras.ops.abs(y_true - keras.ops.transpose(y_true)), axis=-1) + 0.0 * y_pred[:, 0]
 
     pairs = hookline.Trainer(model, loss=spread, **SETTINGS)
-    pairs.fit(np.zeros((4, 2)), np.arange(4)[:, None], batch_size=4, verbose=0)  # a column of labels stays one
+    pairs.fit(np.zeros((4, 2)), np.arange(4)[:, None], batch_size=4, verbose=0)  # a column of labels stays a column
     assert pairs.evaluate(np.zeros((4, 2)), np.arange(4)[:, None])["loss"] == pytest.approx(20 / 16)
 
 
-def test_data_is_used_split_by_split():
+def test_fit_evaluate_and_predict_use_the_splits_of_data():
     data = digits()
     model = keras.Sequential([keras.Input(data.input_shape), keras.layers.Flatten(), keras.layers.Dense(10)])
     trainer = hookline.Trainer(model, loss=f"sparse_{CROSS}", metrics=["accuracy"], **SETTINGS)

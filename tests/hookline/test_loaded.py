@@ -1,4 +1,4 @@
-"""Runs on disk come back as trainers."""
+"""Runs on disk are loaded as trainers."""
 
 import json
 import re
@@ -19,7 +19,7 @@ README = Path(__file__).parents[2] / "hookline" / "README.md"
 QUIET = dict.fromkeys(("tensorboard", "pictures", "projector"))
 
 
-def test_a_run_of_the_command_line_is_a_trainer(tmp_path):
+def test_command_line_run_loads_as_a_trainer(tmp_path):
     summary = by_command_line("prune", folder=tmp_path)
     trainer = hookline.load(tmp_path / "run")
     assert trainer.evaluate(*held_out())["accuracy"] == pytest.approx(summary["test"]["metric/accuracy"])
@@ -39,7 +39,7 @@ def scheduled():
 @pytest.mark.parametrize(
     ("hook", "optimizer"), [("ema", lambda: "adam"), ({"slow": hookline.hooks.Ema(decay=0.9)}, scheduled)]
 )
-def test_a_run_of_python_goes_on_in_another_trainer(hook, optimizer, tmp_path, capsys):
+def test_python_run_continues_in_another_trainer(hook, optimizer, tmp_path, capsys):
     x, y = images()["x_train"], images()["y_train"]
     given = {"batch_size": 16, "verbose": 0}
     first = small_trainer(hook, QUIET, run_dir=tmp_path / "run", optimizer=optimizer())
@@ -61,7 +61,7 @@ def test_a_run_of_python_goes_on_in_another_trainer(hook, optimizer, tmp_path, c
         assert "hookline.load" in capsys.readouterr().err
 
 
-def test_a_model_with_an_adapted_normalization_loads_and_ships(tmp_path):
+def test_model_with_adapted_normalization_loads_and_exports(tmp_path):
     x, y = 40.0 + 9.0 * images()["x_train"], images()["y_train"]
     norm = keras.layers.Normalization()
     norm.adapt(x)
@@ -82,7 +82,7 @@ def sequential():
     return keras.Sequential([*layers, keras.layers.Dense(4, "relu"), keras.layers.Dense(3, "softmax")])
 
 
-def test_names_that_keras_counts_on_do_not_part_a_run_from_its_model(tmp_path):
+def test_run_matches_its_model_despite_numbered_layer_names(tmp_path):
     generator = np.random.default_rng(0)
     x, y = generator.normal(size=(48, 12, 12, 1)).astype("float32"), np.arange(48) % 3
     common = {"loss": "sparse_categorical_crossentropy", "run_dir": tmp_path / "run"}
@@ -96,7 +96,7 @@ def test_names_that_keras_counts_on_do_not_part_a_run_from_its_model(tmp_path):
     np.testing.assert_array_equal(resumed.predict(x), first.predict(x))
 
 
-def test_a_loaded_run_knows_its_best_evaluation_and_the_state_of_its_hooks(tmp_path):
+def test_loaded_run_restores_best_evaluation_and_hook_state(tmp_path):
     x, y = images()["x_train"], images()["y_train"]
     given = {"batch_size": 16, "epochs": 3, "verbose": 0, "validation_data": held_out()}
     watching = [{"reduce_on_plateau": {"patience": 9}}, QUIET]
@@ -110,7 +110,7 @@ def test_a_loaded_run_knows_its_best_evaluation_and_the_state_of_its_hooks(tmp_p
     assert loaded.fit(x, y, **given).summary["best"] == best
 
 
-def test_the_step_of_ones_own_in_the_readme_runs(capsys):
+def test_custom_step_in_readme_runs(capsys):
     (code,) = [each for each in re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL) if "prepare" in each]
     exec(compile(code, str(README), "exec"), {"__name__": "example"})
     assert " 16 {'loss'" in capsys.readouterr().out
@@ -120,7 +120,7 @@ def own_loss(y_true, y_pred):
     return keras.losses.sparse_categorical_crossentropy(y_true, y_pred, from_logits=True)
 
 
-def test_a_model_that_was_compiled_ships_without_what_compile_added(tmp_path):
+def test_compiled_model_ships_without_compile_state(tmp_path):
     model, data = small_model(), images()
     model.compile("adam", own_loss)
     model.evaluate(*held_out(), verbose=0)
@@ -128,7 +128,7 @@ def test_a_model_that_was_compiled_ships_without_what_compile_added(tmp_path):
     trainer.fit(data["x_train"], data["y_train"], batch_size=16, verbose=0)
     assert not trainer.model.compiled
     assert trainer.export(tmp_path / "model.sparse.safetensors", format="sparse").exists()
-    assert model.compiled  # the user's own stays as it is
+    assert model.compiled  # the user's own model is unchanged
     np.testing.assert_array_equal(
         hookline.load(tmp_path / "run").predict(data["x_test"]), trainer.predict(data["x_test"])
     )
@@ -145,7 +145,7 @@ class TwoInputs(keras.Model):
         return self.head(keras.ops.concatenate([self.table(inputs["id"]), inputs["x"]], axis=-1))
 
 
-def test_a_subclassed_model_of_several_inputs_loads(tmp_path):
+def test_subclassed_model_with_several_inputs_loads(tmp_path):
     x = {"x": np.random.default_rng(0).normal(size=(24, 2)).astype("float32"), "id": np.arange(24) % 5}
     model = TwoInputs()
     model(x)

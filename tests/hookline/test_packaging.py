@@ -1,4 +1,4 @@
-"""What is installed: `hookline/` alone, which runs from any directory, beside whatever the user has there."""
+"""The installed package: only `hookline/`, which runs from any directory, whatever files the user has there."""
 
 import email
 import json
@@ -31,7 +31,7 @@ def project():
     return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-def test_a_wheel_holds_every_module_and_config_but_the_tools_of_the_project(packaged):
+def test_wheel_contains_all_modules_and_configs_except_project_tools(packaged):
     files = [path for room in ROOMS for kind in ("py", "yaml") for path in (ROOT / room).rglob(f"*.{kind}")]
     names = {path.relative_to(ROOT).as_posix() for path in files}
     wanted = {f"hookline/{name}" for name in names if not name.startswith(LEFT_OUT)}
@@ -44,7 +44,7 @@ def test_a_wheel_holds_every_module_and_config_but_the_tools_of_the_project(pack
         assert not [module for module in modules if module in text], name
 
 
-def test_extras_and_the_command_are_declared():
+def test_command_and_cuda_extra_are_declared():
     assert project()["scripts"] == {"hookline": "hookline.cli:main"}
     (cuda,) = project()["optional-dependencies"]["cuda"]
     (tensorflow,) = (each for each in project()["dependencies"] if each.startswith("tensorflow>"))
@@ -52,7 +52,7 @@ def test_extras_and_the_command_are_declared():
 
 
 def run(arguments, cwd, site=None, code=0):
-    """Run Python as a user of the installed package does: nothing of this clone is on the path before it."""
+    """Run Python as a user of the installed package does: with nothing from this clone earlier on the path."""
     environment = {**os.environ, "PYTHONPATH": str(site) if site else ""}
     return "".join(run_python(*arguments, code=code, cwd=cwd, env=environment, timeout=600))
 
@@ -77,7 +77,7 @@ def site(wheel, tmp_path_factory):
 
 
 @pytest.mark.full
-def test_a_built_wheel_holds_what_is_selected_and_the_source_makes_the_same(wheel, packaged, tmp_path):
+def test_built_wheel_matches_selection_and_rebuild_from_sdist(wheel, packaged, tmp_path):
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         metadata = next(name for name in names if name.endswith("/METADATA"))
@@ -96,7 +96,7 @@ def test_a_built_wheel_holds_what_is_selected_and_the_source_makes_the_same(whee
 
 
 @pytest.mark.full
-def test_the_module_and_its_processes_run_beside_files_of_the_same_names(site, tmp_path):
+def test_installed_package_runs_beside_user_files_of_the_same_names(site, tmp_path):
     def command(*arguments, code=0):
         return run(["-m", "hookline", *arguments], tmp_path, site, code)
 

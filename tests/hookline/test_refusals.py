@@ -1,4 +1,4 @@
-"""Mistakes are one line, of an exception that is a ValueError."""
+"""Mistakes are reported in one line, by a ValueError."""
 
 from functools import cache, partial
 
@@ -17,7 +17,7 @@ from tests.support.toy import CountingHook
 X, Y = images()["x_train"], images()["y_train"]
 
 
-shared = cache(small_trainer)  # what is refused leaves it as it was
+shared = cache(small_trainer)  # a refused call leaves it unchanged
 
 
 def fit(*arguments, trainer=None, **more):
@@ -180,7 +180,7 @@ def in_turn(optimizer):
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistake_is_one_line(mistake):
+def test_mistake_is_reported_in_one_line(mistake):
     run, expected = MISTAKES[mistake]
     with pytest.raises(ValueError, match=expected) as refused:
         run()
@@ -188,7 +188,7 @@ def test_mistake_is_one_line(mistake):
     assert "\n" not in str(refused.value)
 
 
-def test_hook_classes_come_by_name():
+def test_hook_classes_are_found_by_name():
     assert hookline.hooks.Prune.__module__ == "hookline.hooks.prune"
     assert hookline.hooks.BnnRounding(clip=0.5).given == ((), {"clip": 0.5})
     with pytest.raises(AttributeError, match="Did you mean 'Prune'"):

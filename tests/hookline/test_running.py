@@ -14,11 +14,11 @@ from tests.support.door import by_command_line, by_python, generators_kept, held
 from tests.support.refusals import assert_refused, refusal
 
 QUIET = ("hooks.tensorboard=null", "hooks.pictures=null", "hooks.projector=null", "hooks.progress=null")
-WORST = ("trainer.monitor_mode=max", "hooks.advisor=null")  # the best loss is the highest: not the last
+WORST = ("trainer.monitor_mode=max", "hooks.advisor=null")  # the highest loss is the best, so the best is not the last
 SHORT = (*WORST, "recipe=baseline", "trainer.epochs=2", "trainer.compile=off", "model.units=[16]", *QUIET)
 
 
-def test_a_mistake_is_a_value_error_of_one_line(tmp_path, monkeypatch):
+def test_mistake_raises_a_one_line_value_error(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for arguments, said in (
         (["recipe=bn"], "Did you mean 'bnn'?"),
@@ -32,7 +32,7 @@ def test_a_mistake_is_a_value_error_of_one_line(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_history_has_a_value_for_each_step_of_a_split(tmp_path):
+def test_history_fills_missing_values_with_nan(tmp_path):
     rows = [
         {"step": 1, "split": "train", "loss": 2.0},
         {"step": 2, "split": "train", "loss": None, "rate": 0.5},
@@ -45,7 +45,7 @@ def test_history_has_a_value_for_each_step_of_a_split(tmp_path):
 
 
 @pytest.mark.full
-def test_it_returns_what_is_on_disk_and_resumes(tmp_path, monkeypatch):
+def test_run_returns_what_is_on_disk_and_resumes(tmp_path, monkeypatch):
     def taken(directory, digest):
         (directory / "of_another_run").mkdir(parents=True)
         return open_store(directory, digest)
@@ -92,7 +92,7 @@ def cases():
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("hooks", cases())
-def test_digest_is_that_of_the_command_line(hooks, tmp_path):
+def test_digest_matches_the_command_line(hooks, tmp_path):
     try:
         expected = by_command_line(*hooks, folder=tmp_path)
     except UserError:

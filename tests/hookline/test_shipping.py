@@ -1,4 +1,4 @@
-"""What a trainer ships: evaluations and predictions that are traced once, and every format of exports."""
+"""What a trainer ships: evaluations and predictions, each traced once, and exports in every format."""
 
 import keras
 import numpy as np
@@ -26,7 +26,7 @@ def fit(tmp_path_factory):
     return model, trainer, history
 
 
-def test_lines_of_the_contract(fit):
+def test_fit_evaluate_and_predict_agree_and_leave_the_model_unchanged(fit):
     model, trainer, history = fit
     assert list(history.history) == ["loss", "accuracy", "val_loss", "val_accuracy"]
     assert all(len(values) == 2 for values in history.history.values())
@@ -38,7 +38,7 @@ def test_lines_of_the_contract(fit):
     np.testing.assert_allclose(found.sum(axis=1), 1.0, atol=1e-5)
     assert np.mean(found.argmax(axis=1) == labels) == pytest.approx(values["accuracy"])
     np.testing.assert_allclose(found, np.asarray(trainer.model(inputs)), atol=1e-5)
-    assert model.layers[-1].activation is keras.activations.softmax  # as it was given
+    assert model.layers[-1].activation is keras.activations.softmax  # unchanged
     assert "hookline" not in trainer.model.to_json()
     assert "prune" in repr(trainer)
     assert "2 epochs: loss" in repr(history)
@@ -54,7 +54,7 @@ def exports():
 
 
 @pytest.mark.parametrize(("name", "options"), exports())
-def test_every_format_holds_what_the_trainer_ships(name, options, fit, tmp_path):
+def test_every_export_format_matches_predict(name, options, fit, tmp_path):
     form, trained = FORMATS[name], fit[1]
     try:
         form.check_packages()
@@ -72,7 +72,7 @@ def test_every_format_holds_what_the_trainer_ships(name, options, fit, tmp_path)
     np.testing.assert_allclose(form.load(path)(inputs), trained.predict(inputs), atol=precision)
 
 
-def test_the_best_weights_ship_as_at_their_own_step_with_each_of_two_hooks_of_one_class():
+def test_restored_best_weights_ship_as_evaluated_at_their_step():
     int8, freeze = hookline.hooks.QuantizationAwareTraining, {"freeze_layers": {"layers": "outputs", "begin_epoch": 2}}
     rounding = {"a": int8(layers="*_conv")}, {"b": int8(layers="outputs", activation_bits=None)}
     trainer = small_trainer(*rounding, "ema", freeze, monitor="loss/total", monitor_mode="max")
@@ -81,7 +81,7 @@ def test_the_best_weights_ship_as_at_their_own_step_with_each_of_two_hooks_of_on
     np.testing.assert_allclose(trainer.predict(held_out()[0]), trainer.model(held_out()[0]), atol=1e-5)
 
 
-def test_a_file_of_a_regression_without_metrics_is_compared_by_its_loss(tmp_path):
+def test_export_of_regression_without_metrics_is_compared_by_loss(tmp_path):
     inputs = np.random.default_rng(0).normal(size=(64, 8)).astype(np.float32)
     model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16, "tanh"), keras.layers.Dense(1)])
     trainer = hookline.Trainer(model, loss="mse", **SETTINGS)
@@ -91,7 +91,7 @@ def test_a_file_of_a_regression_without_metrics_is_compared_by_its_loss(tmp_path
     assert_refused("has loss/mse=", trainer.export, coarse, "sparse", codebook=1, tolerance=1e-5)
 
 
-def test_files_of_a_model_with_a_mask_are_compared_where_it_counts(tmp_path):
+def test_masked_model_exports_to_keras_and_saved_model(tmp_path):
     keras.utils.set_random_seed(0)
     words = np.random.default_rng(0).integers(1, 9, (64, 6)) * (np.arange(6) < 3 + np.arange(64)[:, None] % 4)
     layers = [keras.layers.Embedding(9, 4, mask_zero=True), keras.layers.Dense(3, "softmax")]
@@ -104,7 +104,7 @@ def test_files_of_a_model_with_a_mask_are_compared_where_it_counts(tmp_path):
 
 @pytest.mark.full
 @pytest.mark.parametrize("last", [None, "softmax", "sigmoid"])
-def test_integers_hold_a_last_activation_bilinear_resizing_and_no_augmentation(last, tmp_path):
+def test_int8_export_keeps_last_activation_and_resizing_without_augmentation(last, tmp_path):
     keras.utils.set_random_seed(0)
     ends = [keras.layers.Dense(3, last), *([] if last else [keras.layers.Softmax()])]
     first = [keras.Input((8, 8, 1)), keras.layers.RandomFlip(), keras.layers.Resizing(6, 6)]
@@ -121,7 +121,7 @@ def test_integers_hold_a_last_activation_bilinear_resizing_and_no_augmentation(l
 @pytest.mark.full
 @pytest.mark.parametrize("hooks", [[], ["quantization_aware_training"]])
 @pytest.mark.parametrize("dtype", ["int32", "uint8", "float16"])
-def test_a_file_takes_inputs_of_the_dtype_of_the_model(dtype, hooks, tmp_path):
+def test_export_takes_inputs_of_the_model_dtype(dtype, hooks, tmp_path):
     inputs, labels = np.arange(40).reshape(20, 2).astype(dtype), np.arange(20) % 3
     first = [keras.layers.Embedding(40, 4), keras.layers.Flatten()] if dtype == "int32" else []
     layers = [keras.Input((2,), dtype=dtype), *(first or [keras.layers.Rescaling(0.1)]), keras.layers.Dense(3)]
@@ -137,7 +137,7 @@ def test_a_file_takes_inputs_of_the_dtype_of_the_model(dtype, hooks, tmp_path):
 
 
 class Counted(keras.layers.Layer):
-    """Count how often Python calls the layer: once a trace."""
+    """Count the Python calls of the layer, one per trace."""
 
     calls = 0
 
@@ -173,7 +173,7 @@ def test_evaluate_and_predict_trace_once():
 
 @keras.saving.register_keras_serializable(package="tests")
 class Noise(keras.layers.Layer):
-    """Draw in inference, too."""
+    """Add random noise, also in inference."""
 
     def __init__(self, **options):
         super().__init__(**options)
@@ -183,7 +183,7 @@ class Noise(keras.layers.Layer):
         return inputs + keras.random.normal(keras.ops.shape(inputs), seed=self.generator)
 
 
-def test_a_model_that_draws_in_inference_draws_anew_for_each_batch_and_is_exported(tmp_path):
+def test_model_with_random_inference_draws_anew_per_batch_and_exports(tmp_path):
     keras.utils.set_random_seed(0)
     x = np.ones((300, 2), np.float32)  # two batches of the comparison
     model = keras.Sequential([keras.Input((2,)), Noise(), keras.layers.Dense(1)])
@@ -197,7 +197,7 @@ def test_a_model_that_draws_in_inference_draws_anew_for_each_batch_and_is_export
     assert_refused(refused, trainer.export, tmp_path / "model", format="saved_model")
 
 
-def test_the_plain_model_follows_weights_that_are_set(tmp_path):
+def test_trainer_model_follows_set_weights(tmp_path):
     given = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     trainer = hookline.Trainer(given, "sgd", "mse")
     trainer.fit(np.ones((4, 2)), np.ones(4), verbose=0)
@@ -206,7 +206,7 @@ def test_the_plain_model_follows_weights_that_are_set(tmp_path):
     assert not np.any(trainer.model(np.ones((1, 2))))
 
 
-def test_weights_in_bfloat16_are_refused_where_a_format_lacks_them(tmp_path):
+def test_bfloat16_weights_are_refused_by_formats_without_bfloat16(tmp_path):
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, dtype="bfloat16", name="dense")])
     trainer = hookline.Trainer(model, loss="mse")
     trainer.fit(np.ones((4, 2)), np.ones(4), verbose=0)
@@ -224,7 +224,7 @@ class Bare(keras.Model):
         return self.dense(inputs)
 
 
-def test_a_model_that_cannot_be_copied_is_one_line():
+def test_model_that_cannot_be_copied_is_reported_in_one_line():
     model = Bare()
     model(np.ones((1, 2)))
     trainer = hookline.Trainer(model, "sgd", "mse")

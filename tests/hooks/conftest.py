@@ -18,7 +18,7 @@ from tests.support.runs import batches_of, seen_run
 
 
 class Bench:
-    """A hook and a network, built; `step` trains once, `weights` shows what the forward pass uses."""
+    """A built hook and network; `step` trains once, `weights` returns what the forward pass uses."""
 
     def __init__(self, hook: GraphHook, network: Network, *, jit: bool) -> None:
         self.hook, self.network, self.jit = hook, network, jit
@@ -56,7 +56,7 @@ def make_bench() -> Callable[..., Bench]:
 
 @pytest.fixture
 def run_of(tmp_path: Path) -> Callable[..., Run]:
-    """Return a function that makes the run of a network, with some training inputs where they are given."""
+    """Return a function that creates a run of a network, optionally with training inputs."""
 
     def make(network: Network, steps: int, *, inputs: np.ndarray | None = None) -> Run:
         training = None if inputs is None else batches_of(inputs, len(inputs))

@@ -1,4 +1,4 @@
-"""Bernoulli attention in real training steps: draws, gradients, evaluation, repeats, losses, what it says."""
+"""Bernoulli attention in real training steps: draws, gradients, losses, evaluation, other hooks."""
 
 import keras
 import numpy as np
@@ -20,7 +20,7 @@ from tests.support.toy import StatelessHook, toy_network, values_of
 
 
 def seeded(seed: int, *hooks, **options) -> ChunkLoop:
-    """Return a loop with attention, after the seeds were set as a run does."""
+    """Return a loop with attention, with the seeds set as a run sets them."""
     keras.utils.set_random_seed(seed)
     return image_loop([attention(**options), *hooks])
 
@@ -45,7 +45,7 @@ class Recorder(StatelessHook):
         return [self.masks.scatter_nd_update(index, context.taps["bernoulli_attention/mask"][tf.newaxis])]
 
 
-def test_every_step_draws_masks_from_the_seed_and_the_branch_trains():
+def test_each_step_draws_new_masks_from_the_seed_and_trains_the_branch():
     loop = seeded(2, recorder := Recorder("recorder"), branch={"filters": [4], "initial_keep_rate": 0.5})
     before, seeds = values_of(network_of(loop)), []
     for seed in (1, 2):
@@ -55,7 +55,7 @@ def test_every_step_draws_masks_from_the_seed_and_the_branch_trains():
     loop.run(0, 6)
     masks, measures, after = recorder.masks.numpy(), loop.accumulators.read(), values_of(network_of(loop))
     assert set(np.unique(masks)) == {0.0, 1.0}
-    assert len(np.unique(masks.reshape(6 * BATCH, 16), axis=0)) == 6 * BATCH  # none is shared by examples or steps
+    assert len(np.unique(masks.reshape(6 * BATCH, 16), axis=0)) == 6 * BATCH  # no two examples or steps share one
     assert measures["attention/keep_rate"] == pytest.approx(masks.mean(), abs=1e-6)
     assert measures["attention/mean"] == pytest.approx(0.5, abs=0.05)
     assert {name for name in measures if name.startswith("loss/")} == {"loss/cross_entropy", "loss/total"}
@@ -64,11 +64,11 @@ def test_every_step_draws_masks_from_the_seed_and_the_branch_trains():
     assert not any(np.array_equal(after[name], before[name]) for name in branch)
     evaluator = Evaluator(loop.trainer, square_batch, 2)
     assert evaluator.run(0) == evaluator.run(0)
-    for name, value in values_of(network_of(loop)).items():  # an evaluation takes no seed
+    for name, value in values_of(network_of(loop)).items():  # an evaluation advances no seed
         np.testing.assert_array_equal(value, after[name])
 
 
-def test_none_leaves_the_model_as_it_is_and_product_draws_nothing():
+def test_mode_none_keeps_the_model_and_mode_product_draws_nothing():
     model, hook = image_model(), attention(mode=None, supervision={"key": "no_such_map"})
     assert hook.rebuild_model(model) is model
     loop = image_loop([hook], model)
@@ -81,12 +81,12 @@ def test_none_leaves_the_model_as_it_is_and_product_draws_nothing():
     assert "attention/keep_rate" not in loop.accumulators.read()
 
 
-def test_losses_that_are_asked_for_are_added_while_they_last():
+def test_requested_losses_are_added_and_supervision_ends_after_its_epochs():
     asked = {"temperature": 2.0, "keep_rate": {"target": 0.2, "weight": 2.0}, "entropy": 0.5}
     loop = seeded(0, **asked, supervision={"weight": 3.0, "epochs": 0.5})  # 2 of 4 steps
     loop.run(0, 1)
     values = loop.accumulators.read()
-    at, target = 0.6, 0.2  # A is what the branch starts with, everywhere
+    at, target = 0.6, 0.2  # at the start A is the same everywhere
     divergence = target * np.log(target / at) + (1 - target) * np.log((1 - target) / (1 - at))
     entropy = -(at * np.log2(at) + (1 - at) * np.log2(1 - at))
     covered = square_batch(tf.constant(0, tf.int64))["map"].numpy().mean()
@@ -127,7 +127,7 @@ def test_evaluation_metrics_are_exact_means_over_examples():
     assert values["metric/attention/entropy"] == pytest.approx(entropy.mean(), rel=1e-4)
 
 
-def test_wrong_options_and_networks_are_refused_by_name():
+def test_invalid_options_and_networks_are_named_in_the_error():
     assert_refused("convolution", attention().rebuild_model, toy_network().model)
     assert_refused("supervision.key=mask", seeded, 0, supervision={"key": "mask"})
     inputs = keras.Input((None, None, 1))
@@ -136,14 +136,14 @@ def test_wrong_options_and_networks_are_refused_by_name():
         attention(branch_input="input").rebuild_model(keras.Model(inputs, keras.layers.GlobalAveragePooling2D()(maps)))
 
 
-# Beside hooks that round, prune and freeze.
+# Together with hooks that round, prune and freeze.
 
 
-def test_a_binary_layer_sees_signs_and_zeros_where_the_gate_drops():
+def test_binary_layer_sees_signs_and_zeros_where_the_gate_drops():
     rounding = named(BnnRounding())
     trainer = prepare([attention(), rounding], binary_model())
     assert [hook.name for hook in trainer.hooks] == ["bnn_rounding", "bernoulli_attention"]
-    assert set(rounding.summary()["kernel_entries"]) == {"conv_2", "conv_3"}  # and not the branch
+    assert set(rounding.summary()["kernel_entries"]) == {"conv_2", "conv_3"}  # but not the branch
     stored = rounding.shipped_bits(shipped_weights(trainer, 0)["model"]).stored
     assert stored.keys() == {"conv_2/kernel", "conv_3/kernel"}
     assert trainer.hooks[1].summary()["layer"] == "conv_2_input_quantizer"

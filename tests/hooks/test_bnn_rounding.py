@@ -1,4 +1,4 @@
-"""What the rounding hook does in a step: exact values, gradients to latent weights, projection, measures."""
+"""The rounding hook in a step: exact values, gradients of latent weights, projection, measures."""
 
 import keras
 import numpy as np
@@ -28,7 +28,7 @@ def kernels(bench) -> dict[str, np.ndarray]:
     return {name: v.numpy() for name, v in bench.network.trainable_variables.items() if name in projected}
 
 
-def test_selected_kernels_are_signs_and_everything_else_is_left_alone(make_bench):
+def test_selected_kernels_are_signs_and_other_weights_are_unchanged(make_bench):
     bench = make_bench(BnnRounding(), functional())
     assert bench.hook.declare().projected == {"dense_2/kernel", "dense_3/kernel"}
     kernel = bench.network.trainable_variables["dense_2/kernel"]
@@ -40,12 +40,12 @@ def test_selected_kernels_are_signs_and_everything_else_is_left_alone(make_bench
             np.testing.assert_array_equal(value, expected)
     kernel.assign(np.full((16, 16), 1.5))
     bench.step(INPUTS, TARGETS)
-    assert np.abs(kernel.numpy()).max() <= 1.0  # brought back, not only read as clipped
+    assert np.abs(kernel.numpy()).max() <= 1.0  # projected, not only clipped when read
     kernel.assign(np.full((16, 16), np.nan))
-    assert np.isnan(bench.weights()["dense_2/kernel"]).all()  # and stays visible
+    assert np.isnan(bench.weights()["dense_2/kernel"]).all()  # NaN stays visible
 
 
-def test_a_step_keeps_signs_clip_and_measures_as_a_numpy_oracle_says(make_bench):
+def test_step_matches_numpy_in_signs_clip_and_measures(make_bench):
     bench = make_bench(BnnRounding(all_binary=True, clip=0.2), functional(), keras.optimizers.SGD(0.3))
     for variable in bench.network.trainable_variables.values():
         if variable.path in bench.hook.declare().projected:
@@ -70,7 +70,7 @@ def test_a_step_keeps_signs_clip_and_measures_as_a_numpy_oracle_says(make_bench)
     assert moved > 0, "the steps must flip and starve something, or the comparison says nothing"
 
 
-def test_gradients_reach_the_latent_weights_up_to_the_clip_inclusive(make_bench):
+def test_gradients_reach_latent_weights_up_to_and_including_the_clip(make_bench):
     bench = make_bench(BnnRounding(clip=0.5), functional())
     latent = np.resize([0.5, -0.5, 0.50001, 0.3, -2.0, 0.0], (16, 16)).astype(np.float32)
     bench.network.trainable_variables["dense_2/kernel"].assign(latent)
@@ -98,7 +98,7 @@ def test_stochastic_kernels_are_drawn_in_training_and_fixed_in_evaluation(make_b
     assert 0.35 < first["dense_2/kernel"].mean() < 0.65
     np.testing.assert_array_equal(bench.weights(training=False)["dense_2/kernel"], np.ones((16, 16)))
     still = make_bench(BnnRounding(stochastic=True, all_binary=True), functional(), keras.optimizers.SGD(1e-12))
-    assert still.step(INPUTS, TARGETS)["bnn/flip_ratio"] == 0  # flips are those of the sign
+    assert still.step(INPUTS, TARGETS)["bnn/flip_ratio"] == 0  # flips are counted on the sign, not on the draw
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_stochastic_kernels_are_drawn_in_training_and_fixed_in_evaluation(make_b
     ],
     ids=str,
 )
-def test_every_kernel_quantizer_trains_and_says_how_many_bits_it_stores(make_bench, quantizer, bits, values):
+def test_every_kernel_quantizer_trains_and_reports_its_stored_bits(make_bench, quantizer, bits, values):
     bench = make_bench(BnnRounding(kernel_quantizer=quantizer), functional(), keras.optimizers.SGD(1.0))
     assert bench.hook.shipped_bits(bench.weights()).stored["dense_2/kernel"] == bits
     assert len(np.unique(bench.weights()["dense_2/kernel"])) == values
@@ -126,7 +126,7 @@ def test_every_kernel_quantizer_trains_and_says_how_many_bits_it_stores(make_ben
     assert bench.hook.shipped_bits(bench.weights()).stored["dense_2/kernel"] == bits + 32 / 256 * isinstance(bits, int)
 
 
-def test_wrong_options_are_refused_by_name():
+def test_invalid_options_are_named_in_the_error():
     for options, word in (
         ({"kernel_quantizer": "ste_sing"}, "ste_sing"),
         ({"kernel_quantizer": {"name": "dorefa", "kbit": 2}}, "kbit"),
@@ -168,7 +168,7 @@ NORMALIZED = (lambda x: sign(layers.LayerNormalization()(x)), layers.ReLU(), lam
 BARE = (lambda x: sign(layers.Dropout(0.1)(layers.Reshape((WIDTH,))(x))), keras.ops.tanh)
 
 
-def test_sums_without_a_norm_before_a_bounded_activation_are_found(make_bench, run_of):
+def test_missing_norm_before_a_bounded_activation_is_reported(make_bench, run_of):
     for behind in NORMALIZED:
         assert advice(make_bench, run_of, network(behind)) == []
     for behind in BARE:
@@ -180,12 +180,12 @@ def test_sums_without_a_norm_before_a_bounded_activation_are_found(make_bench, r
     assert [len(advice(make_bench, run_of, network(sign, units=units))) for units in (9, 10)] == [0, 1]
 
 
-def test_a_rate_that_does_not_suit_the_clip_is_pointed_at():
+def test_learning_rate_unsuited_to_the_clip_is_reported():
     for rate, steps, clip, expected in (
         (2.4e-4, 2000, 1.0, "move a latent weight by 0.48"),
         (2.6e-4, 2000, 1.0, None),
         (0.101, 2000, 1.0, "in 9.9 steps"),
-        (1e-9, 99, 1.0, None),  # a trial
+        (1e-9, 99, 1.0, None),  # a trial run
         (1e-9, 100, 1.0, "keep their initial value"),
         (1e-4, 1000, 1.0, "Set optimizer.learning_rate=0.001,"),
         (2e-3, 1000, 0.01, "latent weight"),

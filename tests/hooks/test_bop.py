@@ -1,4 +1,4 @@
-"""Bop: the flips of Larq's optimizer on the same gradients, binary kernels everywhere, beside other hooks."""
+"""Bop: the flips of Larq's optimizer on the same gradients, binary kernels everywhere, other hooks."""
 
 import keras
 import numpy as np
@@ -36,10 +36,10 @@ def signs(text: str) -> np.ndarray:
     return np.array([1.0 if each == "+" else -1.0 for each in text], np.float32).reshape(6, 2)
 
 
-def test_updates_are_those_of_larq() -> None:
+def test_updates_match_larq() -> None:
     model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(2, use_bias=False, name="only")])
     network = Network("model", model, keras.optimizers.Adam(0.1))
-    model.weights[0].assign(0.3 * signs(BEGIN))  # binary from the beginning, whatever its size was
+    model.weights[0].assign(0.3 * signs(BEGIN))  # binary from the beginning, whatever its magnitude was
     bop = Bop(threshold=0.02, gamma=0.1, all_binary=True)
     loop = hooked(network, Given(np.divide(GRADIENTS, 100.0)), bop, batch=binary_targets)
     momentum, weight = np.zeros([6, 2], np.float32), signs(BEGIN)
@@ -57,7 +57,7 @@ def test_updates_are_those_of_larq() -> None:
 
 
 def deep_network(optimizer: keras.optimizers.Optimizer | None = None) -> Network:
-    """Return a network whose layer "middle" alone is binary."""
+    """Return a network in which only the layer "middle" is binary."""
     layers = [
         keras.Input((6,)),
         keras.layers.Dense(8, name="first"),
@@ -73,7 +73,7 @@ def kernel_of(network: Network, layer: str = "middle") -> np.ndarray:
 
 
 @pytest.mark.parametrize("quantizer", ["approx_sign", None])
-def test_kernels_flip_whatever_surrogate_the_rounding_has(quantizer: str | None) -> None:
+def test_kernels_flip_with_and_without_a_kernel_quantizer(quantizer: str | None) -> None:
     network = deep_network(keras.optimizers.AdamW(0.01, weight_decay=0.1))
     rounding = BnnRounding(kernel_quantizer=quantizer, clip=0.5 if quantizer else 1.0)
     loop = hooked(network, rounding, Ema(), Bop(gamma=0.1))
@@ -89,7 +89,7 @@ def test_kernels_flip_whatever_surrogate_the_rounding_has(quantizer: str | None)
     assert shipped_bits(loop.trainer, shipped_weights(loop.trainer, 8))["model"].stored[name] == 1.0
 
 
-def test_a_frozen_layer_keeps_its_signs() -> None:
+def test_frozen_layer_keeps_its_signs() -> None:
     network = deep_network()
     loop = hooked(network, FreezeLayers(layers="middle"), Bop(gamma=0.5))
     begun = kernel_of(network)
@@ -105,7 +105,7 @@ class Broken(StatelessHook):
         return {**gradients, **broken}
 
 
-def test_a_gradient_that_is_no_number_is_withheld() -> None:
+def test_nan_gradient_holds_the_step_back() -> None:
     network = deep_network()
     loop = hooked(network, Broken("broken"), bop := Bop())
     step, vetoes = loop.run(0, 3)
@@ -115,8 +115,8 @@ def test_a_gradient_that_is_no_number_is_withheld() -> None:
     assert all(np.isfinite(each).all() for each in bop.declare().state.values())
 
 
-def test_gamma_falls_in_the_same_ratio() -> None:
+def test_gamma_decays_exponentially() -> None:
     bop = Bop(gamma=1e-2, final_gamma=1e-4)
     bop.build(build_context(deep_network()))  # 100 steps
     found = [float(bop._gamma_at(tf.constant(step, tf.int64))) for step in (0, 50, 100, 150)]
-    assert found == pytest.approx([1e-2, 1e-3, 1e-4, 1e-4])  # in a later fit, too
+    assert found == pytest.approx([1e-2, 1e-3, 1e-4, 1e-4])  # the same in a later fit

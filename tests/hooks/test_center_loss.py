@@ -1,4 +1,4 @@
-"""Center loss in the traced step: what is added, who gets the gradient, how and when the centers move."""
+"""Center loss in the traced step: the loss and its weight, how and when the centers move, evaluations."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ from tests.trainer.ops.test_centers import equation_4
 
 
 def feature_network(optimizer: keras.optimizers.Optimizer | None = None, *, width: int = 2) -> Network:
-    """Return a dense layer "features" and a dense layer "logits"; the features depend on their kernel alone."""
+    """Return a dense layer "features" and a dense layer "logits"; the features depend only on their kernel."""
     inputs = keras.Input((FEATURES,))
     features = keras.layers.Dense(width, use_bias=False, name="features")(inputs)
     model = keras.Model(inputs, keras.layers.Dense(CLASSES, name="logits")(features))
@@ -42,7 +42,7 @@ def read_batch(step: int) -> dict[str, np.ndarray]:
 
 
 def features_of(network: Network, batch: "Batch | dict[str, np.ndarray]") -> np.ndarray:
-    """Return what the layer "features" gives for a batch, with the weights of now."""
+    """Return the output of the layer "features" for a batch, with the current weights."""
     return np.asarray(batch["inputs"] @ network.variables["features/kernel"].numpy())
 
 
@@ -56,7 +56,7 @@ def start_at(hook: CenterLoss, seed: int = 3) -> np.ndarray:
     return centers
 
 
-def test_the_loss_is_of_the_old_centers_which_move_by_the_formula() -> None:
+def test_loss_uses_the_old_centers_which_then_move_by_equation_4() -> None:
     network = feature_network()
     hook, loop = center_loop(network, weight=0.3, alpha=0.7, xla=True)
     centers, batch = start_at(hook), read_batch(0)
@@ -77,8 +77,8 @@ def test_the_loss_is_of_the_old_centers_which_move_by_the_formula() -> None:
 
 
 @pytest.mark.parametrize(("name", "accumulation_steps"), [("weights", 1), ("sample_weights", 4)])
-def test_an_example_counts_in_the_sums_of_its_center_by_its_weight(name: str, accumulation_steps: int) -> None:
-    """A weight of 2 is the example twice, one of 0 is padding."""
+def test_center_updates_respect_example_weights(name: str, accumulation_steps: int) -> None:
+    """A weight of 2 counts an example twice; a weight of 0 is padding."""
     counts = np.arange(BATCH) % 3
 
     def weighted(step: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -93,9 +93,9 @@ def test_an_example_counts_in_the_sums_of_its_center_by_its_weight(name: str, ac
     np.testing.assert_allclose(centers_of(hook), after, rtol=1e-4, atol=1e-5)
 
 
-def test_the_weight_waits_then_rises_then_stays() -> None:
+def test_loss_weight_is_zero_then_rises_then_stays_constant() -> None:
     network = feature_network(keras.optimizers.SGD(0.0))
-    hook, loop = center_loop(network, weight=0.8, begin_epoch=0.5, warm_up_epochs=1.0)  # 4 steps an epoch
+    hook, loop = center_loop(network, weight=0.8, begin_epoch=0.5, warm_up_epochs=1.0)  # 4 steps per epoch
     assert hook.declare().best_from_step == 6
     for step, weight in enumerate([0.0, 0.0, 0.16, 0.32, 0.48, 0.64, 0.8, 0.8, 0.8]):
         batch = read_batch(step)
@@ -107,7 +107,7 @@ def test_the_weight_waits_then_rises_then_stays() -> None:
     assert center_loop(feature_network(), weight=0.0, begin_epoch=3.0)[0].declare().best_from_step == 0
 
 
-def test_a_target_that_is_no_class_withholds_the_step() -> None:
+def test_target_outside_the_classes_holds_the_step_back() -> None:
     class Ignoring(ToyObjective):
         def compute(self, forward, batch):
             return super().compute(forward, {**batch, "targets": tf.clip_by_value(batch["targets"], 0, 2)})
@@ -125,7 +125,7 @@ def test_a_target_that_is_no_class_withholds_the_step() -> None:
         np.testing.assert_array_equal(centers_of(hook), before)
 
 
-def test_what_does_not_fit_is_refused_by_name() -> None:
+def test_unknown_classes_and_unsuitable_targets_are_refused() -> None:
     network, hook = feature_network(), CenterLoss()
     network.taps |= hook.request_taps(network.model)
     assert_refused("the number of classes", hook.build, build_context(network))
@@ -139,7 +139,7 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
         assert_refused(word, center_loop, feature_network(), **wrong)
 
 
-# What it shows: evaluations, pictures, embeddings, and what a run leaves of them.
+# What it reports: evaluations, features, and the plane in which they are shown.
 
 
 def evaluate(trainer: Trainer) -> dict[str, float]:
@@ -150,7 +150,7 @@ def evaluate(trainer: Trainer) -> dict[str, float]:
     return Evaluator(trainer, batches.batch, batches.count).run(100)
 
 
-def test_an_evaluation_reports_loss_and_distances_without_the_padding() -> None:
+def test_evaluation_reports_loss_and_distances_without_padding() -> None:
     network = feature_network()
     hook, loop = center_loop(network, weight=0.2)
     centers = np.random.default_rng(0).normal(size=(3, 2)).astype(np.float32)
@@ -190,7 +190,7 @@ def image_model(*, nested: bool = False) -> keras.Model:
 INPUTS = np.random.default_rng(0).normal(size=(2, 4, 4, 1)).astype(np.float32)
 
 
-def test_features_are_the_input_of_the_last_dense_layer_or_what_is_named() -> None:
+def test_features_are_the_last_dense_input_or_a_named_layer_output() -> None:
     model = image_model()
     for pattern, name in ((None, "features"), ("flat*", "flatten"), ("logits", "logits")):
         expected = keras.Model(model.inputs, model.get_layer(name).output)(tf.constant(INPUTS))
@@ -198,7 +198,7 @@ def test_features_are_the_input_of_the_last_dense_layer_or_what_is_named() -> No
         np.testing.assert_array_equal(found, expected)
 
 
-def test_what_cannot_be_features_is_refused() -> None:
+def test_unsuitable_feature_layers_are_refused() -> None:
     inputs = keras.Input((4, 4, 1))
     no_dense = keras.Model(inputs, keras.layers.GlobalAveragePooling2D()(keras.layers.Conv2D(2, 3)(inputs)))
     for model, pattern, word in (
@@ -211,7 +211,7 @@ def test_what_cannot_be_features_is_refused() -> None:
         assert_refused(word, find_features, model, pattern)
 
 
-def test_more_dimensions_are_shown_along_their_largest_variance() -> None:
+def test_plane_axes_are_the_directions_of_largest_variance() -> None:
     generator = np.random.default_rng(1)
     flat = generator.normal(size=(200, 2)) * [5.0, 2.0]
     directions = np.linalg.qr(generator.normal(size=(6, 6)))[0][:2]

@@ -1,4 +1,4 @@
-"""Gradients are shortened to a limit, each way as its formula says, and never from NaN to a number."""
+"""Gradients are clipped to a limit, each way by its formula; NaN never becomes a number."""
 
 import keras
 import numpy as np
@@ -48,7 +48,7 @@ def global_norm(values: Gradients) -> float:
 
 
 def expected_of(given: Gradients, by: str, limit: float) -> tuple[Gradients, float]:
-    """Return the gradients of an oracle in NumPy, and the share that it shortens."""
+    """Return the gradients clipped in NumPy, and the share that is clipped."""
     if by == "value":
         entries = np.concatenate([np.abs(value).ravel() for value in given.values()])
         return {name: np.clip(value, -limit, limit) for name, value in given.items()}, np.mean(entries > limit)
@@ -59,7 +59,7 @@ def expected_of(given: Gradients, by: str, limit: float) -> tuple[Gradients, flo
 
 
 @pytest.mark.parametrize("by", WAYS)
-def test_gradients_and_measures_are_those_of_an_oracle(by: str) -> None:
+def test_gradients_and_measures_match_numpy(by: str) -> None:
     given = {**gradients(scale=1e-3), HIDDEN: gradients()[HIDDEN], LOGITS: tf.fill([8, 3], -5.0)}
     after, measured = clipped(given, by=by, limit=0.5)
     expected, share = expected_of(given, by, 0.5)
@@ -80,7 +80,7 @@ def test_gradients_and_measures_are_those_of_an_oracle(by: str) -> None:
     assert set(measured.values()) == {0.0}
 
 
-def test_chosen_layers_count_and_half_precision_is_measured_in_full() -> None:
+def test_only_chosen_layers_are_clipped_and_float16_norms_do_not_overflow() -> None:
     given = gradients()
     after, measured = clipped(given, layers=["logits"], limit=0.5)
     own = {name for name in given if name.startswith("toy/logits/")}
@@ -95,7 +95,7 @@ def test_chosen_layers_count_and_half_precision_is_measured_in_full() -> None:
 
 
 @pytest.mark.parametrize("by", WAYS)
-def test_what_is_not_finite_stays_so_and_the_others_stay_finite(by: str) -> None:
+def test_nonfinite_gradients_stay_nonfinite_and_the_others_finite(by: str) -> None:
     given = gradients(scale=0.1)
     spoilt = given[HIDDEN].numpy()
     spoilt[2, 3] = np.nan
@@ -105,12 +105,12 @@ def test_what_is_not_finite_stays_so_and_the_others_stay_finite(by: str) -> None
         if name != HIDDEN:
             assert np.isfinite(value).all()
             assert np.abs(value).max() > 0.0
-    if by == "norm":  # no norm says how much to shorten the others
+    if by == "norm":  # without a finite norm the others are not clipped
         np.testing.assert_array_equal(after[LOGITS], given[LOGITS])
 
 
 @pytest.mark.parametrize("by", ["norm", "variable_norm"])
-def test_a_norm_beyond_float32_is_no_silent_zero(by: str) -> None:
+def test_norm_beyond_float32_does_not_silently_zero_gradients(by: str) -> None:
     after, measured = clipped({**gradients(), HIDDEN: tf.fill([6, 8], HUGE)}, by=by)
     assert np.isnan(after[HIDDEN]).all()
     assert np.isfinite(after[LOGITS]).all()
@@ -122,7 +122,7 @@ def test_a_norm_beyond_float32_is_no_silent_zero(by: str) -> None:
     np.testing.assert_array_equal(finite, [1.0, -1.0, 0.5])
 
 
-def test_it_comes_after_hooks_that_stop_or_change_gradients() -> None:
+def test_clipping_runs_after_hooks_that_stop_or_change_gradients() -> None:
     class Doubles(StatelessHook):
         def transform_gradients(self, gradients, context):
             return {name: 2.0 * value for name, value in gradients.items()}
@@ -139,5 +139,5 @@ def test_it_comes_after_hooks_that_stop_or_change_gradients() -> None:
     assert (after[HIDDEN] == before[HIDDEN]).all()
 
 
-def test_what_does_not_fit_is_refused_by_name() -> None:
+def test_layers_without_trainable_weights_are_refused() -> None:
     assert_refused("activation", built, layers="activation")

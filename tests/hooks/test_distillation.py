@@ -1,4 +1,4 @@
-"""Distillation: the loss and its gradients against NumPy, which teachers are understood, what never moves."""
+"""Distillation: the loss and its gradients against NumPy, which teachers are accepted, what never moves."""
 
 import shutil
 import zipfile
@@ -26,14 +26,14 @@ from tests.support.toy import BATCH, CLASSES, FEATURES, build_context, toy_batch
 
 
 def student(rate: float = 0.1) -> Network:
-    """Return one dense layer, whose gradients NumPy has at once."""
+    """Return one dense layer, whose gradients are simple in NumPy."""
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES, name="logits")], name="student")
     return Network("model", model, keras.optimizers.SGD(rate))
 
 
 def teacher(activation: str | None = None) -> keras.Model:
-    """Return a network with batch norm and dropout that is sure of its classes."""
+    """Return a network with batch norm and dropout and with confident predictions."""
     keras.utils.set_random_seed(2)
     layers = [
         keras.layers.Dense(4, name="hidden"),
@@ -63,7 +63,7 @@ def data() -> tuple[np.ndarray, np.ndarray]:
     return batch["inputs"].numpy().astype(np.float64), batch["targets"].numpy()
 
 
-def test_a_step_is_that_of_the_equation() -> None:
+def test_step_matches_the_equation() -> None:
     network, model, temperature, alpha = student(), teacher(), 4.0, 0.7
     kernel, bias = (np.array(each, np.float64) for each in network.model.weights)
     loop = hooked(network, Distillation(teacher=model, temperature=temperature, alpha=alpha), xla=True)
@@ -85,12 +85,12 @@ def test_a_step_is_that_of_the_equation() -> None:
     found = model(inputs).numpy().argmax(axis=-1)
     assert values["distillation/teacher_accuracy"] == pytest.approx((found == targets).mean())
     assert values["distillation/agreement"] == pytest.approx((found == logits.argmax(axis=-1)).mean())
-    values = Evaluator(loop.trainer, toy_batch, 1).run(0)  # does without the teacher
+    values = Evaluator(loop.trainer, toy_batch, 1).run(0)  # needs no teacher
     assert values["loss/total"] == values["loss/cross_entropy"]
     assert not any("distillation" in name for name in values)
 
 
-def test_a_softmax_at_the_end_of_a_teacher_is_understood() -> None:
+def test_teacher_with_softmax_teaches_like_one_with_logits() -> None:
     expected, values = trained(teacher())
     model = teacher(activation="softmax")
     found, same = trained(model)
@@ -99,7 +99,7 @@ def test_a_softmax_at_the_end_of_a_teacher_is_understood() -> None:
     np.testing.assert_allclose(model(data()[0]).numpy().sum(axis=-1), 1.0, rtol=1e-5)  # the user's model keeps it
 
 
-def test_features_are_pulled_to_those_of_the_teacher() -> None:
+def test_feature_loss_compares_student_and_teacher_features() -> None:
     network, model = toy_network(), teacher()
     wide = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(8, name="wide"), keras.layers.Dense(CLASSES)])
     before = [np.array(each, np.float64) for each in network.model.get_layer("hidden").weights]
@@ -115,7 +115,7 @@ def test_features_are_pulled_to_those_of_the_teacher() -> None:
     assert_refused(r"\[None, 4\].*\[None, 8\]", hooked, toy_network(), hook)
 
 
-def test_a_network_is_its_own_teacher_as_it_begins() -> None:
+def test_default_teacher_is_the_initial_network() -> None:
     network = toy_network(dropout=0.2)
     begun = network.model(data()[0]).numpy()
     hook = Distillation(alpha=1.0, temperature=1.0)
@@ -126,7 +126,7 @@ def test_a_network_is_its_own_teacher_as_it_begins() -> None:
         np.testing.assert_array_equal(network.model(data()[0]), begun)
 
 
-def test_what_cannot_teach_is_refused() -> None:
+def test_unsuitable_teachers_are_refused() -> None:
     network = student()
     assert_refused("shares variables with the trained network", hooked, network, Distillation(teacher=network.model))
     five = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(5)])
@@ -145,7 +145,7 @@ def refused(path: Path) -> str:
     return refusal(Distillation(teacher=str(path)).rebuild_model, student().model)
 
 
-def test_a_keras_file_is_read_without_executing_code_of_it(tmp_path: Path) -> None:
+def test_keras_file_is_loaded_without_executing_its_code(tmp_path: Path) -> None:
     model = teacher()
     model.save(tmp_path / "teacher.keras")
     hook, (inputs, _) = Distillation(teacher=str(tmp_path / "teacher.keras")), data()
@@ -161,7 +161,7 @@ def test_a_keras_file_is_read_without_executing_code_of_it(tmp_path: Path) -> No
 
 def test_probabilities_are_not_taken_for_logits() -> None:
     network = student()
-    network.model.layers[-1].activation = keras.activations.softmax  # as a loss of the user's leaves it
+    network.model.layers[-1].activation = keras.activations.softmax  # as it stays with the user's own loss
     same = keras.models.clone_model(network.model)
     same.set_weights(network.model.get_weights())
     loop = hooked(network, Distillation(teacher=same, alpha=1.0))
@@ -173,7 +173,7 @@ def test_probabilities_are_not_taken_for_logits() -> None:
 
 
 @pytest.mark.full
-def test_a_run_goes_on_with_the_same_teacher_alone(tmp_path: Path) -> None:
+def test_run_resumes_only_with_the_same_teacher(tmp_path: Path) -> None:
     run_small("baseline", "trainer.epochs=1", run_dir=tmp_path / "float")
     options = ["+hooks=distillation", f"hooks.distillation.teacher={tmp_path / 'float'}"]
     with pytest.raises(Interrupted):
@@ -186,7 +186,7 @@ def test_a_run_goes_on_with_the_same_teacher_alone(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path / "moved" / "checkpoints")
     best = store.load("best")
     tensors = {name: 2 * each if name.endswith("kernel") else each for name, each in best.tensors.items()}
-    store.save({"best"}, best.step, tensors, best.state)  # as a training anew would
+    store.save({"best"}, best.step, tensors, best.state)  # as retraining would
     store.wait()
     assert_refused(r"hooks.distillation.teacher has changed since the run began", go_on, tmp_path / "cut", moved)
     (tmp_path / "moved").rename(tmp_path / "float")

@@ -1,4 +1,4 @@
-"""Moving averages of weights and statistics: what they are, who sees them, and what holds for them."""
+"""Moving averages of weights and statistics: their values, who uses them, and their constraints."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -32,7 +32,7 @@ def ema(**options: Any) -> Ema:
 
 
 def moving_network(**arguments: Any) -> Network:
-    """Return the toy network with moving statistics that move fast, and an optimizer with momentum."""
+    """Return the toy network with fast-moving statistics and an optimizer with momentum."""
     network = toy_network(optimizer=keras.optimizers.Adam(0.05), **arguments)
     network.model.get_layer("norm").momentum = 0.5
     return network
@@ -43,7 +43,7 @@ def weights_of(network: Network) -> Values:
 
 
 def reader(loop: ChunkLoop) -> Callable[..., Values]:
-    """Return what reads the weights and statistics that evaluations use; it is traced once."""
+    """Return a function, traced once, that reads the weights and statistics that evaluations use."""
     names = loop.trainer.networks["model"].weights
 
     @tf.function(autograph=False)
@@ -60,7 +60,7 @@ def evaluated(loop: ChunkLoop, step: int = 0) -> Values:
 
 
 def conventional(history: Sequence[Values], decay: Callable[[int], float]) -> Values:
-    """Return the averages in float64 that are taken after every step, the usual way."""
+    """Return the usual averages, updated after every step, in float64."""
     average = {name: value.astype(np.float64) for name, value in history[0].items()}
     for t, values in enumerate(history[1:], start=1):
         average = {name: decay(t) * average[name] + (1 - decay(t)) * value for name, value in values.items()}
@@ -68,7 +68,7 @@ def conventional(history: Sequence[Values], decay: Callable[[int], float]) -> Va
 
 
 @pytest.mark.parametrize(("warm_up", "begin", "xla"), [(True, 0, True), (False, 3, False)])
-def test_an_evaluation_has_the_averages_of_after_the_step(warm_up: bool, begin: int, xla: bool):
+def test_evaluation_uses_the_averages_after_the_step(warm_up: bool, begin: int, xla: bool):
     network = moving_network(dropout=0.3)
     loop = masked_loop([ema(warm_up=warm_up, begin_epoch=begin / 4)], network, xla=xla)
     history, read, shares = [weights_of(network)], reader(loop), []
@@ -91,13 +91,13 @@ def test_an_evaluation_has_the_averages_of_after_the_step(warm_up: bool, begin: 
         assert reported["ema/distance"] == pytest.approx(away / length, rel=1e-3)
     assert shares == pytest.approx([*([0.0] * begin), *(decay(t) for t in range(1, 13 - begin))])
     assert_same_bits(evaluated(loop), read())
-    assert_same_bits(read(0), read(900))  # it follows from the state and not from the step
-    late = conventional(history[begin:-1], decay)  # what the state alone holds: the test tells the two apart
+    assert_same_bits(read(0), read(900))  # it depends on the state, not on the step
+    late = conventional(history[begin:-1], decay)  # the state lags by one step: the test tells the two apart
     assert all(np.abs(late[name] - value).max() > 1e-4 for name, value in averages.items())
     assert {name.rpartition("/")[2] for name in late} >= {"kernel", "bias", "gamma", "moving_mean", "moving_variance"}
 
 
-def test_chunks_add_every_value_once_and_training_is_as_without() -> None:
+def test_chunks_average_each_step_once_and_do_not_change_training() -> None:
     states, trained, shown = [], [], []
     for options, chunks in (({}, (6,)), ({"evaluate": False}, (1, 1, 4)), (None, (6,))):
         keras.utils.set_random_seed(1)
@@ -114,11 +114,11 @@ def test_chunks_add_every_value_once_and_training_is_as_without() -> None:
     assert_same_bits(states[1], states[0])
     for values in trained[1:]:
         assert_same_bits(values, trained[0])
-    assert_same_bits(shown[1], weights_of(network))  # averages that are only kept
-    assert states[0].keys() == {*(f"average/{name}" for name in network.weights), "updates"}  # and of no seed
+    assert_same_bits(shown[1], weights_of(network))  # averages are kept but not used
+    assert states[0].keys() == {*(f"average/{name}" for name in network.weights), "updates"}  # and none of a seed
 
 
-def test_clipped_weights_have_clipped_averages_whose_signs_are_used() -> None:
+def test_averages_of_clipped_weights_are_clipped_and_give_the_signs() -> None:
     network = toy_network(optimizer=keras.optimizers.SGD(20.0))
     rounding = named(BnnRounding(input_quantizer=None, all_binary=True, clip=0.3), "bnn_rounding")
     hook = ema(decay=0.8)
@@ -139,13 +139,13 @@ def test_clipped_weights_have_clipped_averages_whose_signs_are_used() -> None:
         assert ((history[-1][name] >= 0) != (latent[name] >= 0)).any(), "averaging matters here"
 
 
-def test_half_precision_has_averages_in_full() -> None:
+def test_averages_of_bfloat16_weights_are_float32() -> None:
     keras.config.set_dtype_policy("bfloat16")
     try:
         network = toy_network()
     finally:
         keras.config.set_dtype_policy("float32")
-    hook = ema(decay=0.999)  # in bfloat16 the average of what goes from 0 to 1 would stop near 0.25
+    hook = ema(decay=0.999)  # in bfloat16 an average rising from 0 to 1 would stop near 0.25
     hook.build(build_context(network))
     for name, average in hook.declare().state.items():
         assert name == "updates" or average.dtype == tf.float32
@@ -154,7 +154,7 @@ def test_half_precision_has_averages_in_full() -> None:
     assert hook.transform_weights(dict(context.latent), context)["toy/hidden/kernel"].dtype == tf.bfloat16
 
 
-def test_a_late_begin_and_other_averages_are_refused() -> None:
+def test_late_begin_and_competing_averages_are_refused() -> None:
     assert_refused("begin_epoch=250", masked_loop, [ema(begin_epoch=250)], moving_network())
     both = masked_loop([ema(), named(Ema(), "slow")], moving_network())
     assert_refused("hooks.slow.evaluate=false", evaluated, both)
@@ -162,7 +162,7 @@ def test_a_late_begin_and_other_averages_are_refused() -> None:
     assert_refused("use_ema", masked_loop, [ema()], toy_network(optimizer=optimizer))
 
 
-# Beside hooks that hold values: masks, levels, frozen layers.
+# Together with hooks that hold values: masks, levels, frozen layers.
 
 
 def held_loop(*hooks: GraphHook) -> tuple[ChunkLoop, Network]:
@@ -183,7 +183,7 @@ def masks_of(hook: GraphHook) -> Values:
     return {name: hook.declare().state[f"mask/{name}"].numpy() for name in KERNELS}
 
 
-def test_followed_masks_hold_whatever_value_their_maker_gives() -> None:
+def test_entries_held_by_followed_masks_are_not_averaged() -> None:
     drawn = np.random.default_rng(0).random((2, 6, 5)) < 0.5
     maker = Maker(
         {step: {"hidden/kernel": drawn[i], "logits/kernel": drawn[i, :5, :3]} for i, step in enumerate((3, 6))}, 0.25
@@ -210,7 +210,7 @@ def test_quantized_entries_are_on_their_levels() -> None:
     assert (shipped["hidden/bias"] != network.variables["hidden/bias"].numpy()).any()
 
 
-def test_a_layer_is_itself_while_frozen_and_an_average_otherwise() -> None:
+def test_layer_is_averaged_except_while_frozen() -> None:
     layers = {*("toy/hidden/kernel", "toy/hidden/bias", "toy/norm/gamma", "toy/norm/beta")}
     statistics = {"toy/norm/moving_mean", "toy/norm/moving_variance"}
     frozen = layers | statistics

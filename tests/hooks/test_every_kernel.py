@@ -1,4 +1,4 @@
-"""Kernels of attention, einsums, embeddings, recurrent cells, convolutions: covered by "*", or said not to be."""
+"""Kernels of attention, einsums, embeddings, recurrent cells, convolutions: covered by "*" or reported as left out."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ WORDS, LENGTH, WIDTH = 12, 2, 8
 
 
 class Positions(keras.layers.Layer):
-    """Add a table that no convention names a kernel."""
+    """Add a table that is no kernel by any naming convention."""
 
     def build(self, shape):
         self.table = self.add_weight(shape=shape[1:], name="table")
@@ -34,7 +34,7 @@ class Positions(keras.layers.Layer):
 
 
 def sequence_network() -> Network:
-    """A network of words with kernels of many kinds, a table of its own, and biases of two axes."""
+    """Return a word network with many kinds of kernels, a custom table and biases with two axes."""
     layers = keras.layers
     words = keras.Input((LENGTH,), dtype="int32")
     x = Positions(name="positions")(layers.Embedding(WORDS, WIDTH, name="words")(words))
@@ -59,7 +59,7 @@ def kernels_of(network: Network) -> dict[str, np.ndarray]:
     }
 
 
-def test_the_kernels_of_every_layer_are_covered_and_counted():
+def test_kernels_of_every_layer_are_covered_and_counted():
     network = sequence_network()
     hook = named(Prune(schedule="one_shot", final_sparsity=0.75), "prune")
     loop = toy_loop([hook], network=network, batch=word_batch)
@@ -80,7 +80,7 @@ def test_the_kernels_of_every_layer_are_covered_and_counted():
         assert other.declare().projected == set(kernels)
 
 
-def test_what_a_star_leaves_out_is_said_with_its_share(run_of):
+def test_kernels_left_out_by_a_star_are_reported_with_their_share(run_of):
     network = sequence_network()
     for hook, said in (
         (Prune(), "leaves 16 of 868 kernel entries dense: positions/table"),
@@ -94,7 +94,7 @@ def test_what_a_star_leaves_out_is_said_with_its_share(run_of):
         assert [said in line for line in lines] == ([] if said is None else [True]), lines
 
 
-def test_a_hook_that_undoes_another_is_pointed_at(run_of):
+def test_hook_that_undoes_another_is_reported(run_of):
     network = sequence_network()
     splicing = named(Prune(schedule="splicing", layers="logits"), "prune")
     following = named(FrozenMask(masks="hook", hook="prune", begin_epoch=0.5), "frozen_mask")
@@ -115,7 +115,7 @@ def test_a_hook_that_undoes_another_is_pointed_at(run_of):
         build_hooks([named(FrozenMask(), "frozen_mask"), named(Bop(all_binary=True), "bop")], network)
 
 
-def test_structures_hold_where_axes_say_what_they_are():
+def test_structures_apply_only_where_the_axes_are_known():
     network = sequence_network()
     for structure, layers in (({"n_m": [2, 4]}, ["attention/query", "einsum", "transposed"]), ({"block": [4, 4]}, "*")):
         hook = named(Prune(layers=layers, structure=structure, schedule="one_shot"), "prune")
@@ -128,7 +128,7 @@ def test_structures_hold_where_axes_say_what_they_are():
             if layers != "*":
                 matrix = mask.transpose(0, 2, 1) if "transposed" in name else mask.reshape(-1, mask.shape[-1])
                 inputs = mask.reshape(WIDTH, -1) if "query" in name else matrix.reshape(-1, matrix.shape[-1])
-                assert (inputs.reshape(-1, 4, inputs.shape[1]).sum(1) == 2).all(), name  # of 4 inputs of each output
+                assert (inputs.reshape(-1, 4, inputs.shape[1]).sum(1) == 2).all(), name  # of 4 inputs per output
     for structure, layers, word in (
         ({"n_m": [2, 4]}, "words", "embeddings"),
         ({"n_m": [2, 4]}, "separable", "depthwise"),

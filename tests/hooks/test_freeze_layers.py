@@ -1,4 +1,4 @@
-"""Frozen layers keep every bit, whatever the optimizer does; what is before and behind them trains as it should."""
+"""Frozen layers keep every bit, whatever the optimizer does; layers before and after them train as usual."""
 
 import keras
 import numpy as np
@@ -55,7 +55,7 @@ def test_nothing_moves_a_frozen_layer_while_the_others_train():
         assert not set(HIDDEN) & moved(frozen, values_of(network))
 
 
-def test_slots_of_frozen_weights_are_those_of_a_new_optimizer():
+def test_optimizer_slots_of_frozen_weights_keep_their_initial_values():
     initial = 0.1
     network = toy_network(optimizer=keras.optimizers.Adagrad(0.1))
     loop = toy_loop([named(begin_epoch=1, end_epoch=3)], network=network)
@@ -85,13 +85,13 @@ def test_gradients_still_flow_through_a_frozen_layer():
 
 
 class Decay(StatelessHook):
-    """Give every weight a gradient, also those that had none."""
+    """Give every weight a gradient, even those that had none."""
 
     def transform_gradients(self, gradients, context):
         return {name: 0.1 * context.latent[name] for name in gradients}
 
 
-def test_a_later_hook_that_gives_frozen_weights_a_gradient_is_refused():
+def test_later_hook_that_gives_frozen_weights_a_gradient_is_refused():
     later, earlier, network = Decay("later"), Decay("earlier"), toy_network()
     assert_refused("'later' returned a gradient for 'toy/hidden/kernel' .* 'freeze_layers'", toy_loop, [named(), later])
     earlier.priority, start = 0, values_of(network)
@@ -112,7 +112,7 @@ def test_nothing_upstream_of_the_frozen_layer_moves():
     assert hook.summary()["layers"] == ["hidden", "norm"]
 
 
-def test_inference_makes_a_norm_use_its_moving_statistics_for_the_time_of_the_run():
+def test_inference_mode_uses_moving_statistics_only_during_the_run():
     found, initial = {}, toy_model().get_weights()
     for batch_norm, trainable in (("inference", True), ("frozen", False), ("frozen", True)):
         model, hook = toy_model(), named(layers=["hidden", "norm"], batch_norm=batch_norm)
@@ -131,7 +131,7 @@ def test_inference_makes_a_norm_use_its_moving_statistics_for_the_time_of_the_ru
     assert not np.allclose(found["frozen", True], found["frozen", False], atol=1e-3)
 
 
-def test_layers_are_left_out_of_what_is_frozen():
+def test_layers_in_but_are_not_frozen():
     network = toy_network()
     hook = named(layers="*", but=["logits"])
     loop = toy_loop([hook], network=network)
@@ -149,7 +149,7 @@ def test_layers_are_left_out_of_what_is_frozen():
 FREE = [0, 1, 2, 3, 8, 9, 10, 11]
 
 
-def test_moving_statistics_are_held_and_draws_of_dropout_continue():
+def test_moving_statistics_are_held_while_dropout_keeps_drawing():
     seed = "dropout/seed_generator_state"
     for options, steps, gamma in (
         ({"layers": ["dropout", "norm"], "begin_epoch": 1, "end_epoch": 2}, FREE, FREE),
@@ -167,7 +167,7 @@ def test_moving_statistics_are_held_and_draws_of_dropout_continue():
         assert (found["toy/norm/gamma"], found[seed]) == (list(gamma), list(range(12)))
 
 
-def test_wrong_options_are_refused_by_name():
+def test_invalid_options_are_named_in_the_error():
     for options, word in (
         *(({"begin_epoch": 2, "end_epoch": 2}, "end_epoch"), ({"begin_epoch": 25}, "begin_epoch")),
         *(({"layers": "hiden"}, "hiden"), ({"layers": "activation"}, "no weights")),
@@ -178,7 +178,7 @@ def test_wrong_options_are_refused_by_name():
     assert_refused("batch norm", named(batch_norm="inference").build, build_context(toy_network()))
 
 
-# Which layers are upstream of others, in graphs with branches, shared layers, nested models and wrappers.
+# Which layers are upstream of others, in graphs with shared layers.
 
 layers = keras.layers
 
@@ -188,7 +188,7 @@ def upstream(model: keras.Model, *patterns: str) -> set[str]:
     return {path for path, layer in layer_paths(model).items() if id(layer) in found}
 
 
-def test_every_call_of_a_shared_layer_counts_but_not_those_before_it():
+def test_upstream_follows_all_calls_of_the_selected_layer_and_no_others():
     inputs = keras.Input((4,))
     shared, first, second = (layers.Dense(4, name=name) for name in ("shared", "first", "second"))
     a, b = first(inputs), second(inputs)

@@ -1,4 +1,4 @@
-"""Frozen entries keep their bits under every optimizer; where masks come from and from when they hold."""
+"""Frozen entries keep their bits under every optimizer; where masks come from and when they take effect."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ OPTIMIZERS = {
         keras.optimizers.Adam(0.01, amsgrad=True, **more), initial_scale=8.0
     ),
 }
-DERIVED_SLOTS = {"_v"}  # Adafactor makes it anew in each step, from rows and columns
+DERIVED_SLOTS = {"_v"}  # Adafactor recomputes it in each step from rows and columns
 
 
 def frozen_mask(name: str = "frozen_mask", **options) -> FrozenMask:
@@ -118,7 +118,7 @@ def test_magnitude_masks_exactly_the_smallest_share_of_each_kernel():
             np.testing.assert_array_equal(masks_of(other)[name], ~mask)
 
 
-def test_the_zeros_of_the_best_weights_of_a_run_give_masks(tmp_path, run_of):
+def test_masks_come_from_zeros_in_the_best_or_else_last_weights(tmp_path, run_of):
     masks = random_masks()
     pruned = {name: np.where(mask, 0.7, [-0.0] * mask.shape[1]).astype(np.float32) for name, mask in masks.items()}
     for folder in ("last", "best"):
@@ -140,7 +140,7 @@ def test_the_zeros_of_the_best_weights_of_a_run_give_masks(tmp_path, run_of):
 
 
 @pytest.mark.parametrize("first", [10, 11])  # 11: as if step 10 was skipped
-def test_magnitudes_at_the_begin_decide_and_everything_trains_before(first: int):
+def test_masks_use_magnitudes_at_the_begin_and_all_entries_train_before(first: int):
     network = network_of()
     hook = frozen_mask(fraction=0.4, begin_epoch=2.5)  # step 10
     loop = masked_loop([hook], network, xla=True)
@@ -162,14 +162,14 @@ def test_magnitudes_at_the_begin_decide_and_everything_trains_before(first: int)
     assert hook.declare().best_from_step == 10
 
 
-def test_a_followed_hook_freezes_each_entry_at_the_value_it_gives():
-    """Masks grow at steps 2 and 8 and shrink at 14: each entry holds from its freeze to its release. 3 was skipped."""
+def test_entries_of_a_followed_hook_are_frozen_at_its_values():
+    """Masks grow at steps 2 and 8 and shrink at 14; an entry is held from freeze to release. Step 3 is skipped."""
     generator = np.random.default_rng(3)
     order = {name: generator.permutation(np.prod(shape)).reshape(shape) for name, shape in SHAPES.items()}
     grown = {step: {name: rank >= count for name, rank in order.items()} for step, count in ((2, 5), (8, 9), (14, 3))}
     network = network_of()
     maker, hook = Maker(grown, value=0.5), frozen_mask(masks="hook", hook="maker", begin_epoch=0.75)
-    maker.priority = 99  # what is read decides about the order
+    maker.priority = 99  # what is read decides the order, not the priority
     loop = masked_loop([hook, maker], network)
     assert [each.name for each in loop.trainer.hooks] == ["maker", "frozen_mask"]
     assert hook.declare().state == hook.declare().writes == {}
@@ -192,7 +192,7 @@ def test_a_followed_hook_freezes_each_entry_at_the_value_it_gives():
     assert hook.summary()["layers"][0] == {"layer": "hidden", "entries": 30, "frozen": 3, "share": 0.1}
 
 
-def test_frozen_entries_that_prune_masks_later_are_0(tmp_path):
+def test_frozen_entries_that_are_pruned_later_become_zero(tmp_path):
     network, prune = network_of(), named(Prune(schedule="one_shot", begin_epoch=1.0, final_sparsity=0.8))
     loop, start = masked_loop([prune, of_file(tmp_path)], network), kernels_of(network)
     loop.run(0, 8)
@@ -202,7 +202,7 @@ def test_frozen_entries_that_prune_masks_later_are_0(tmp_path):
         np.testing.assert_array_equal(now[kept & ~mask], start[name][kept & ~mask])
 
 
-def test_wrong_options_are_refused_by_name():
+def test_invalid_options_are_named_in_the_error():
     for options in ({"masks": "file"}, {"masks": "hook"}, {"masks": "hook", "hook": "prune", "freeze": "survivors"}):
         assert_refused(list(options)[-1], FrozenMask, **options)
     assert "begin_epoch=250" in error_of(frozen_mask(begin_epoch=250.0))
@@ -211,7 +211,7 @@ def test_wrong_options_are_refused_by_name():
     assert_refused("hooks.frozen_mask.hook=prune", build_hooks, hooks, network_of())
 
 
-def test_a_mask_file_that_does_not_fit_is_refused(tmp_path):
+def test_invalid_mask_file_is_refused(tmp_path):
     for masks, word in (
         ({"hidden/kernel": np.ones((5, 6))}, "[5, 6]"),
         ({"hidden/kernel": np.full((6, 5), 0.5)}, "0 and 1"),
@@ -226,7 +226,7 @@ def test_a_mask_file_that_does_not_fit_is_refused(tmp_path):
         assert word in error_of(frozen_mask(masks="file", path=str(tmp_path / name)))
 
 
-def test_a_run_or_a_hook_that_gives_no_mask_is_refused(tmp_path):
+def test_run_or_hook_without_masks_is_refused(tmp_path):
     whole = {name: np.ones(shape, np.float32) for name, shape in SHAPES.items()}
     assert "no checkpoints" in error_of(frozen_mask(masks="zeros", path=str(tmp_path)))
     for folder, tensors, word in (

@@ -1,4 +1,4 @@
-"""Fused batch norm: what Keras computes, wherever a model holds the layer, and nothing of the model changes."""
+"""Fused batch norm matches Keras wherever a model contains the layer, and leaves the model unchanged."""
 
 from collections import Counter
 
@@ -23,7 +23,7 @@ LAYER = keras.layers.BatchNormalization
 
 
 def hook_of(model: keras.Model, **options) -> tuple[FusedBatchNorm, Network]:
-    """Return the built hook, which leaves nothing to Keras for its size, and its network."""
+    """Return the built hook, which fuses layers of any size, and its network."""
     hook = FusedBatchNorm(**{"min_entries": 0, **options})
     hook.name, hook.network = "fused_batch_norm", "model"
     network = Network("model", model, keras.optimizers.SGD(0.1))
@@ -32,7 +32,7 @@ def hook_of(model: keras.Model, **options) -> tuple[FusedBatchNorm, Network]:
 
 
 def run(model: keras.Model, inputs: tf.Tensor, hook: GraphHook | None, network: Network, *, training: bool = True):
-    """Return outputs, new state values, and the gradients of inputs and weights of a loss."""
+    """Return outputs, new state values, and the gradients of a loss for inputs and weights."""
     context = StepContext(tf.constant(0, tf.int64), 0, training, "objective", network, {})
     weights = [tf.convert_to_tensor(each.value) for each in model.trainable_variables]
     state = [tf.convert_to_tensor(each.value) for each in model.non_trainable_variables]
@@ -46,7 +46,7 @@ def run(model: keras.Model, inputs: tf.Tensor, hook: GraphHook | None, network: 
 
 
 def assert_same(model: keras.Model, inputs: np.ndarray, tolerance: float = 2e-5, **options) -> FusedBatchNorm:
-    """Compare a training and an evaluation pass with those of Keras; return the hook."""
+    """Compare a training and an evaluation pass with Keras; return the hook."""
     hook, network = hook_of(model, **options)
     for training in (True, False):
         found = run(model, tf.constant(inputs), hook, network, training=training)
@@ -81,7 +81,7 @@ def inputs_of(*shape: int, mean: float = 1.0) -> np.ndarray:
     half=st.sampled_from(["float32", "float32", "mixed_float16", "mixed_bfloat16"]),
 )
 @settings(max_examples=12)
-def test_outputs_gradients_and_statistics_are_those_of_keras(shape, batch, momentum, epsilon, center, scale, half):
+def test_outputs_gradients_and_statistics_match_keras(shape, batch, momentum, epsilon, center, scale, half):
     layer = LAYER(momentum=momentum, epsilon=epsilon, center=center, scale=scale, dtype=half, name="norm")
     tolerance = {"float32": 2e-5, "mixed_float16": 4e-3, "mixed_bfloat16": 3e-2}[half]
     if batch == 1 and len(shape) == 1:
@@ -92,7 +92,7 @@ def test_outputs_gradients_and_statistics_are_those_of_keras(shape, batch, momen
 
 
 class Block(keras.layers.Layer):
-    """Hold a batch norm layer and call it twice."""
+    """Contain a batch norm layer and call it twice."""
 
     def build(self, shape) -> None:
         self.norm = LAYER(momentum=0.5, name="norm")
@@ -108,7 +108,7 @@ def nested() -> keras.Model:
     return keras.Model(x, LAYER(name="outer")(Block(name="block")(inner(x))))
 
 
-def test_layers_inside_of_others_run_fused_and_patterns_choose_them():
+def test_nested_layers_are_fused_and_patterns_select_them():
     for options, fused in (({}, ["inner/norm", "block/norm", "outer"]), ({"layers": "outer"}, ["outer"])):
         hook = assert_same(nested(), inputs_of(8, 4), 1e-4, **options)
         assert sorted(hook.summary()["training"]["fused"]) == sorted(fused)
@@ -124,7 +124,7 @@ class Shifted(LAYER):
         return super().call(inputs, training=training, mask=mask) + 1.0
 
 
-def test_what_the_kernel_does_not_do_is_left_to_keras_and_listed():
+def test_unsupported_layers_are_left_to_keras_and_listed():
     masked = keras.Sequential([keras.Input((3, 2)), keras.layers.Masking(), LAYER(name="norm")])
     for model, shape, reason in (
         (model_of(LAYER(axis=1, name="norm"), (3, 4, 2)), (4, 3, 4, 2), "axis 1"),
@@ -142,7 +142,7 @@ def test_what_the_kernel_does_not_do_is_left_to_keras_and_listed():
         assert (summary["training"]["fused"], reason in summary["training"]["left_to_keras"]["norm"]) == ([], True)
 
 
-def test_a_layer_that_is_not_trainable_uses_its_moving_statistics():
+def test_nontrainable_layer_uses_its_moving_statistics():
     layer = LAYER(name="norm", trainable=False)
     model = model_of(layer, (3, 3, 2))
     hook = assert_same(model, inputs_of(4, 3, 3, 2))
@@ -153,7 +153,7 @@ def test_a_layer_that_is_not_trainable_uses_its_moving_statistics():
 
 
 @pytest.mark.parametrize(("size", "jit"), [(None, False), (4, True)])
-def test_batches_without_a_size_and_xla_are_left_to_keras(size: int | None, jit: bool):
+def test_unknown_batch_sizes_and_xla_are_left_to_keras(size: int | None, jit: bool):
     model = model_of(LAYER(name="norm"), (3,))
     hook, network = hook_of(model)
 
@@ -165,7 +165,7 @@ def test_batches_without_a_size_and_xla_are_left_to_keras(size: int | None, jit:
     assert list(hook.summary()["training"]["left_to_keras"]) == ["norm"]
 
 
-def test_the_step_and_the_evaluation_hold_the_kernels():
+def test_step_and_evaluation_contain_the_fused_kernels():
     hook, network = FusedBatchNorm(min_entries=0, network="model"), toy_network()
     loop = hooked(network, hook)
     step = Counter(operation.type for operation in loop.graph.get_operations())

@@ -1,4 +1,4 @@
-"""The hook that overrides gradients of layers and of op types: exactly those, and nothing else."""
+"""The gradient override hook changes the gradients of chosen layers or op types, and nothing else."""
 
 from collections.abc import Callable
 from typing import Any
@@ -51,7 +51,7 @@ def gradients_with(hooks: list[GraphHook], given: keras.Model | None = None, ste
 
 
 def by_hand(build: Callable[[tf.Tensor, Callable[[str, tf.Tensor], tf.Tensor]], tf.Tensor]) -> Gradients:
-    """Return the gradients of a network that is written out: `build(inputs, dense)` returns logits."""
+    """Return the gradients of a network written by hand: `build(inputs, dense)` returns logits."""
     weights = {f"{layer.name}/{w.name}": tf.constant(w.numpy()) for layer in model().layers for w in layer.weights}
 
     def dense(name: str, x: tf.Tensor) -> tf.Tensor:
@@ -66,7 +66,7 @@ def by_hand(build: Callable[[tf.Tensor, Callable[[str, tf.Tensor], tf.Tensor]], 
 
 
 def network_with(function: Callable[[tf.Tensor], tf.Tensor], gradient: Callable[..., tf.Tensor]) -> Any:
-    """Return a network by hand in which the relu is another function with another gradient."""
+    """Return a network written by hand in which the relu has another function and gradient."""
 
     def build(inputs: tf.Tensor, dense: Callable[[str, tf.Tensor], tf.Tensor]) -> tf.Tensor:
         op = tf.custom_gradient(lambda x: (function(x), lambda upstream: gradient(upstream, x)))
@@ -86,7 +86,7 @@ CASES: dict[str, tuple[Any, Callable[..., tf.Tensor]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_gradient_of_a_layer_or_an_op_type_is_that_of_the_backward(case: str) -> None:
+def test_layer_or_op_type_gets_the_gradient_of_the_backward(case: str) -> None:
     backward, gradient = CASES[case]
     expected = by_hand(network_with(tf.nn.relu, gradient))
     places = ({"layers": "relu"}, {"op_type": "Relu"})
@@ -97,17 +97,17 @@ def test_the_gradient_of_a_layer_or_an_op_type_is_that_of_the_backward(case: str
             np.testing.assert_allclose(found[name], value, atol=1e-6, err_msg=name)
 
 
-def test_an_op_type_changes_the_gradients_of_all_inputs_of_every_such_op() -> None:
+def test_op_type_changes_the_gradients_of_all_inputs_of_every_op() -> None:
     hook = hook_on(op_type="MatMul", backward={"name": "scale", "factor": 2})
     plain, found = gradients_with([]), gradients_with([hook])
-    # Each product doubles, so a kernel's gradient grows with the products from its own to the loss.
+    # Each product doubles gradients, so a kernel's gradient grows with the products from its own to the loss.
     np.testing.assert_allclose(found["logits/bias"], plain["logits/bias"], atol=1e-7)
     np.testing.assert_allclose(found["logits/kernel"], 2 * plain["logits/kernel"], atol=1e-7)
     np.testing.assert_allclose(found["second/bias"], 2 * plain["second/bias"], atol=1e-7)
     np.testing.assert_allclose(found["second/kernel"], 4 * plain["second/kernel"], atol=1e-7)
 
 
-def test_layers_called_twice_and_in_inner_models_are_overridden() -> None:
+def test_shared_layer_in_an_inner_model_is_overridden_at_each_call() -> None:
     def twice() -> keras.Model:
         keras.utils.set_random_seed(5)
         inner_input = keras.Input((8,))
@@ -123,7 +123,7 @@ def test_layers_called_twice_and_in_inner_models_are_overridden() -> None:
     np.testing.assert_allclose(found["logits/bias"], plain["logits/bias"], atol=1e-7)
 
 
-def test_several_inputs_of_a_layer_are_all_overridden() -> None:
+def test_all_inputs_of_a_layer_are_overridden() -> None:
     plain, found = gradients_with([]), gradients_with([hook_on(layers="both", backward={"name": "scale", "factor": 3})])
     for name in ("first/kernel", "first/bias", "second/kernel", "second/bias"):
         np.testing.assert_allclose(found[name], 3 * plain[name], atol=1e-6)
@@ -133,7 +133,7 @@ def test_several_inputs_of_a_layer_are_all_overridden() -> None:
     np.testing.assert_allclose(found["second/bias"], 5 * plain["second/bias"], atol=1e-6)
 
 
-def test_what_cannot_be_overridden_is_refused() -> None:
+def test_unsupported_overrides_are_refused() -> None:
     for options, word in (
         *(
             ({}, "layers"),
@@ -161,10 +161,10 @@ def test_what_cannot_be_overridden_is_refused() -> None:
 # A gradient that rises with the run.
 
 
-def test_a_gradient_rises_with_the_run_before_the_layer_alone() -> None:
+def test_rising_override_changes_only_gradients_before_the_layer() -> None:
     options = {"layers": "second", "backward": {"name": "reverse", "factor": 0.5}}
     gone = {**options, "backward": {"name": "scale", "factor": 0}}
-    plain, beside = gradients_with([]), gradients_with([hook_on(**gone)])  # what goes by the layer keeps its gradient
+    plain, beside = gradients_with([]), gradients_with([hook_on(**gone)])  # what bypasses the layer keeps its gradient
     for step in (10, 99):
         found = gradients_with([hook_on(**options, rise=10)], step=step)
         risen = 2.0 / (1.0 + np.exp(-10.0 * step / 100)) - 1.0
@@ -172,7 +172,7 @@ def test_a_gradient_rises_with_the_run_before_the_layer_alone() -> None:
             expected = beside[name] - 0.5 * risen * (value - beside[name]) if name.startswith("first/") else value
             np.testing.assert_allclose(found[name], expected, atol=1e-6, err_msg=name)
     assert np.abs(plain["first/kernel"] - beside["first/kernel"]).max() > 1e-3
-    found = gradients_with([hook_on(**options)])["first/kernel"]  # without a rise it is whole from the first step on
+    found = gradients_with([hook_on(**options)])["first/kernel"]  # without a rise it is full from the first step on
     np.testing.assert_allclose(found, 1.5 * beside["first/kernel"] - 0.5 * plain["first/kernel"], atol=1e-6)
     for wrong in ({"rise": -1}, {"backward": "identity", "rise": 10}, {"layers": None, "op_type": "Relu", "rise": 10}):
         assert_refused("rise", hook_on, **{**options, **wrong})

@@ -1,4 +1,4 @@
-"""Share by share, weights become powers of two and never move again, while the others train on."""
+"""Share by share, weights become powers of two and never move again, while the others keep training."""
 
 import itertools
 import math
@@ -71,7 +71,7 @@ def paper_levels(values: np.ndarray, first: int, last: int) -> np.ndarray:
     return np.vectorize(lambda value: paper_rounding(float(value), first, last))(values).astype(np.float32)
 
 
-def test_a_run_does_what_a_numpy_oracle_of_the_paper_says():
+def test_run_matches_the_paper_in_numpy():
     pulls = {"use_ema": True, "ema_momentum": 0.9, "ema_overwrite_frequency": 3, "global_clipnorm": 1.0}
     optimizer = keras.optimizers.SGD(0.1, momentum=0.9, weight_decay=0.01, **pulls)
     network, hook = toy_network(optimizer=optimizer, regularizer=0.05), named()
@@ -110,7 +110,7 @@ def test_a_run_does_what_a_numpy_oracle_of_the_paper_says():
     assert hook.shipped_bits(kernels_of(network)).stored.keys() == {KERNELS[1]}
 
 
-def test_a_run_ends_quantized_even_if_the_last_share_is_at_its_end():
+def test_run_ends_quantized_even_if_the_last_share_is_due_at_its_end():
     network, hook = toy_network(), named(begin_epoch=2.5, step_epochs=0.5)
     loop = hooked(network, hook, total_steps=16)
     loop.run(0, 15)
@@ -145,7 +145,7 @@ def test_random_choices_follow_the_seed_and_ties_give_exact_shares():
     assert all(np.any(values_of(network)[name] != start[name]) for name in network.trainable_variables)
 
 
-def test_what_does_not_fit_is_refused_by_name():
+def test_unsuitable_layers_and_late_shares_are_refused():
     for options, word in (({"layers": "norm"}, "norm"), ({"begin_epoch": 20}, "epoch 26")):
         assert_refused(word, named(**options).build, build_context(toy_network()))
 
@@ -182,7 +182,7 @@ def rounded(weights: np.ndarray, exponents: tuple[int, int], *, xla: bool = Fals
     return function(tf.constant(weights), tf.constant(exponents, tf.int32)).numpy()
 
 
-def test_exponents_change_at_one_and_a_half_times_a_power():
+def test_nearest_exponent_changes_at_one_and_a_half_times_a_power():
     exponents = np.arange(-126, 128)
     np.testing.assert_array_equal(power_of_two(tf.constant(exponents, tf.int32)), np.ldexp(np.float32(1), exponents))
     powers = np.ldexp(np.float32(1), np.arange(-100, 100))
@@ -195,14 +195,14 @@ def test_exponents_change_at_one_and_a_half_times_a_power():
 
 @settings(max_examples=60, deadline=None)
 @given(largest=FLOATS, bits=st.integers(2, 6))
-def test_level_exponents_are_those_of_equations_1_and_2(largest: float, bits: int):
+def test_level_exponents_match_equations_1_and_2(largest: float, bits: int):
     assert level_exponents(tf.zeros([3, 2]), 5).numpy().tolist() == [0, -7]
     weights = np.array([[0.0, -largest], [largest / 2, 0.0]], np.float32)
     assert tuple(level_exponents(tf.constant(weights), bits).numpy()) == paper_exponents(largest, bits)
 
 
 @pytest.mark.parametrize(("bits", "xla"), [(2, False), (5, False), (5, True), (8, False)])
-def test_weights_are_rounded_as_equation_4_says(bits: int, xla: bool):
+def test_rounding_matches_equation_4(bits: int, xla: bool):
     generator = np.random.default_rng(bits)
     random = generator.normal(size=400) * 2.0 ** generator.integers(-12, 1, size=400)
     first, last = paper_exponents(float(np.float32(np.abs(random).max())), bits)
@@ -214,13 +214,13 @@ def test_weights_are_rounded_as_equation_4_says(bits: int, xla: bool):
     np.testing.assert_array_equal(found, np.float32(expected))
     assert rounded(found, (first, last)).tobytes() == found.tobytes()
     assert len(np.unique(found)) <= 2 ** (bits - 1) + 1
-    np.testing.assert_array_equal(rounded(np.float32([1.6, -100.0, 0.0]), (0, -7)), [1.0, -1.0, 0.0])  # outgrown
+    np.testing.assert_array_equal(rounded(np.float32([1.6, -100.0, 0.0]), (0, -7)), [1.0, -1.0, 0.0])  # too large
 
 
 # How many values an array has, as a whole or by channel.
 
 
-def test_values_are_counted_over_the_array_or_by_channel():
+def test_distinct_values_are_counted_in_the_array_or_per_channel():
     assert most_values(np.arange(12, dtype=np.float32).reshape(3, 4)) == 12
     assert most_values(np.array([0.0, -0.0], np.float32)) == 1
     assert most_values(np.array([1.0, 1.0 + 2**-10, 1.0 + 2**-9], np.float16)) == 3

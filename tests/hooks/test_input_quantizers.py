@@ -48,7 +48,7 @@ def quantizers(model: keras.Model) -> list[InputQuantizer]:
 
 
 def seen_inputs(bench, path_of_quantizer: str, inputs: np.ndarray) -> list[np.ndarray]:
-    """Return what an input quantizer put out, once for each of its calls, with the quantized weights in place."""
+    """Return the outputs of an input quantizer, one per call, with the quantized weights in place."""
     seen: list[np.ndarray] = []
     layer = next(each for each in quantizers(bench.network.model) if each.name == path_of_quantizer)
     original = layer.call
@@ -61,7 +61,7 @@ def seen_inputs(bench, path_of_quantizer: str, inputs: np.ndarray) -> list[np.nd
 
 
 @pytest.mark.parametrize(("make_model", "jit"), [(sequential, False), (nested_with_shared_layer, True)])
-def test_layers_see_signs_and_use_signs_in_training_and_evaluation(make_bench, make_model, jit: bool):
+def test_inputs_and_kernels_of_binary_layers_are_signs(make_bench, make_model, jit: bool):
     bench = make_bench(BnnRounding(), make_model(), keras.optimizers.Adam(0.01), jit=jit)
     binary = bench.hook.declare().projected
     assert len(quantizers(bench.network.model)) == len(bench.hook.summary()["kernel_entries"]) > 0
@@ -71,7 +71,7 @@ def test_layers_see_signs_and_use_signs_in_training_and_evaluation(make_bench, m
             assert set(np.unique(bench.weights(training=training)[name])) == {-1.0, 1.0}, name
     for layer in quantizers(bench.network.model):
         seen = seen_inputs(bench, layer.name, IMAGES)
-        assert len(seen) == 1 + layer.name.startswith("shared")  # one quantizer of a layer that is called twice
+        assert len(seen) == 1 + layer.name.startswith("shared")  # a layer that is called twice has one quantizer
         assert set(np.unique(seen)) == {-1.0, 1.0}, layer.name
     received = bench.predict(IMAGES)
     for name, value in bench.weights().items():
@@ -91,10 +91,10 @@ def test_every_kind_of_convolution_has_a_scale_per_output_channel(make_bench):
         assert bench.hook.shipped_bits(bench.weights()).stored[name] == 1 + 32 * channels / latent.size
 
 
-def test_the_rebuilt_model_has_the_same_variables_and_saves_and_loads(tmp_path):
+def test_rebuilt_model_keeps_its_variables_and_can_be_saved_and_loaded(tmp_path):
     model = nested_with_shared_layer()
     before = list(model.variables)
-    (inner,) = quantizers(BnnRounding(layers="body/*").rebuild_model(model))  # of a layer inside the inner model alone
+    (inner,) = quantizers(BnnRounding(layers="body/*").rebuild_model(model))  # only of a layer inside the inner model
     assert inner.name == "conv_a_input_quantizer"
     rebuilt = BnnRounding().rebuild_model(model)
     assert {id(variable) for variable in rebuilt.variables} == {id(variable) for variable in before}
@@ -116,7 +116,7 @@ def test_the_rebuilt_model_has_the_same_variables_and_saves_and_loads(tmp_path):
     ],
     ids=["as_it_is", "the_first", "all_binary", "first_input"],
 )
-def test_first_and_last_layers_are_kept_unless_asked_for(make_bench, options, binary, quantized_inputs):
+def test_first_and_last_layers_stay_float_unless_requested(make_bench, options, binary, quantized_inputs):
     bench = make_bench(BnnRounding(**options), sequential())
     assert {name.split("/")[1] for name in bench.hook.declare().projected} == binary
     names = {layer.name.removesuffix("_input_quantizer") for layer in quantizers(bench.network.model)}
@@ -124,7 +124,7 @@ def test_first_and_last_layers_are_kept_unless_asked_for(make_bench, options, bi
     assert bench.hook.shipped_bits(bench.weights()).inputs == dict.fromkeys(quantized_inputs, 1)
 
 
-def test_first_and_last_are_found_in_the_graph_not_in_the_list_of_layers(make_bench):
+def test_first_and_last_layers_are_found_by_graph_not_by_list_order(make_bench):
     inputs = {"a": keras.Input((6,), name="a"), "b": keras.Input((6,), name="b")}
     left = layers.Dense(6, name="left")(inputs["a"])
     right = layers.Dense(6, name="right")(inputs["b"])
@@ -145,7 +145,7 @@ def feed(transform) -> keras.Model:
     return keras.Model(inputs, layers.Dense(3, name="logits")(x))
 
 
-def test_a_sign_of_what_is_never_negative_is_refused():
+def test_sign_of_nonnegative_inputs_is_refused():
     relu = feed(lambda x: layers.AveragePooling2D(2)(layers.ReLU(name="rectifier")(x)))
     for quantizer in ("ste_sign", "swish_sign"):
         hook = BnnRounding(layers="dense_1", input_quantizer=quantizer)
@@ -164,7 +164,7 @@ def test_a_sign_of_what_is_never_negative_is_refused():
         assert_refused(word, BnnRounding(**options).rebuild_model, model)
 
 
-# Input quantizers written out in operations of Keras: the same outputs, no layer of our own.
+# Input quantizers as Keras operations: the same outputs without a custom layer.
 
 QUANTIZERS = [
     *("ste_sign", "binary_tanh", {"name": "swish_sign", "beta": 3.0}, {"name": "ste_tern", "threshold": 0.3}),
@@ -175,7 +175,7 @@ EDGES = np.array([-2, -1, -0.5, -0.3, -0.05, -1e-9, -0.0, 0.0, 1e-9, 0.05, 1 / 6
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_operations_give_what_the_quantizer_gives_bit_for_bit(dtype: str):
+def test_keras_operations_match_the_quantizer_bit_for_bit(dtype: str):
     noise = np.random.default_rng(0).normal(size=500)
     for spec in QUANTIZERS:
         quantizer = parse_quantizer(spec, role="input", option="quantizer")
@@ -186,7 +186,7 @@ def test_the_operations_give_what_the_quantizer_gives_bit_for_bit(dtype: str):
         np.testing.assert_array_equal(keras.ops.cast(found, "float32"), keras.ops.cast(expected, "float32"))
 
 
-# What is claimed of the tensors of a graph, held against the values that run through it.
+# What is claimed about the tensors of a graph, checked against their values.
 
 ops = keras.ops
 RNG = np.random.default_rng(0)
@@ -202,7 +202,7 @@ def relu(x: Any) -> Any:
 
 
 def facts_behind(build: Build, values: np.ndarray) -> tuple[Facts, np.ndarray]:
-    """Return what is claimed of what `build` makes of an input, and its values."""
+    """Return what is claimed about the output of `build`, and its values."""
     x = keras.Input(values.shape[1:])
     y = build(x)
     kernel = layers.Dense(2, name="kernel")
@@ -231,7 +231,7 @@ UNKNOWN: dict[str, tuple[Build, np.ndarray]] = {
 }
 
 
-def test_what_is_never_negative_is_claimed_and_nothing_else() -> None:
+def test_nonnegative_tensors_are_claimed_and_no_others() -> None:
     for name, case in NON_NEGATIVE.items():
         facts, values = facts_behind(*case)
         assert facts.non_negative, name
@@ -239,4 +239,4 @@ def test_what_is_never_negative_is_claimed_and_nothing_else() -> None:
     for name, case in UNKNOWN.items():
         facts, values = facts_behind(*case)
         assert not facts.non_negative, name
-        assert values.min() < 0.0, name  # so the claim would have been wrong
+        assert values.min() < 0.0, name  # so the claim would be wrong

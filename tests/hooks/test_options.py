@@ -1,4 +1,4 @@
-"""Options: what is taken, and one clear line for what is not; epochs as steps; what optimizers hold."""
+"""Options: what is accepted and what is refused; epochs as steps; the averages of optimizers."""
 
 import math
 
@@ -15,7 +15,7 @@ from tests.support.refusals import assert_refused
 from tests.support.toy import toy_network
 
 
-def test_types_of_the_arguments_are_those_of_the_constructor():
+def test_constructor_accepts_compatible_types_and_refuses_others():
     given = {"layers": ("conv", "dense"), "initial_sparsity": np.float64(0.5), "structure": {"block": (4, 4)}}
     assert Prune(**given).settings.initial_sparsity == 0.5
     for make, given in (
@@ -54,14 +54,14 @@ WRONG = {
 }
 
 
-def test_every_option_of_a_hook_is_checked_when_it_is_made():
+def test_invalid_options_are_refused_by_the_constructor():
     for name, wrong in WRONG.items():
         given = {"layers": "*"} if name == "freeze_layers" else {}
         for option, value in wrong.items():
             assert_refused(option, hooks.load(name), **{**given, option: value})
 
 
-def test_an_epoch_starts_at_the_first_step_after_it_was_drawn():
+def test_epoch_starts_at_its_first_whole_step():
     for epoch, per_epoch, step in ((2, 19.64, 40), (1, 7.5, 8), (0, 7.5, 0), (0.1 * 3, 100, 30)):  # 0.1 * 3 > 0.3
         assert epoch_start(epoch, per_epoch) == step
 
@@ -70,7 +70,7 @@ KERNEL, OTHER = "toy/hidden/kernel", "toy/logits/kernel"
 
 
 @pytest.mark.parametrize("wrap", [lambda optimizer: optimizer, keras.optimizers.LossScaleOptimizer])
-def test_averages_and_decay_are_found_and_projections_reach_both(wrap):
+def test_projection_reaches_a_weight_and_its_moving_average(wrap):
     plain = toy_network(optimizer=wrap(keras.optimizers.Adam()))
     assert moving_average(plain, KERNEL) is None
     optimizer = keras.optimizers.AdamW(weight_decay=0.1, use_ema=True)

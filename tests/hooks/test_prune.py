@@ -1,4 +1,4 @@
-"""The pruning hook in the traced step: what is pruned is 0 and stays 0, whatever the optimizer does."""
+"""The pruning hook in the traced step: pruned entries are 0 and stay 0, whatever the optimizer does."""
 
 import json
 import math
@@ -26,7 +26,7 @@ KERNELS = ("toy/hidden/kernel", "toy/logits/kernel")
 
 
 def make(network=None, hooks=(), *, xla: bool = False, **options):
-    """A built hook, its network and a loop of 100 steps, 4 to the epoch."""
+    """Return a built hook, its network and a loop of 100 steps, 4 per epoch."""
     hook, network = Prune(**options), network or toy_network()
     return hook, network, hooked(network, hook, *hooks, xla=xla)
 
@@ -37,7 +37,7 @@ def masks_of(hook: Prune) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_pruned_entries_are_exactly_zero_at_every_edge(name: str):
+def test_pruned_entries_are_exactly_zero_after_every_chunk(name: str):
     network = toy_network(optimizer=OPTIMIZERS[name](), regularizer=0.01)
     # Pruning begins at step 12: momentum of the dense steps would carry entries away from 0.
     options = {"final_sparsity": 0.75, "begin_epoch": 3.0, "end_epoch": 8.0, "frequency": 6}
@@ -59,7 +59,7 @@ def test_pruned_entries_are_exactly_zero_at_every_edge(name: str):
     assert all((values[kernel][masks[kernel]] != 0).all() for kernel in KERNELS)
 
 
-def test_masks_are_made_of_the_weights_as_the_step_finds_them():
+def test_masks_come_from_the_weights_before_the_step():
     network = toy_network()
     before = values_of(network)
     hook, _, loop = make(network, schedule="one_shot", final_sparsity=0.5)
@@ -74,7 +74,7 @@ def test_masks_are_made_of_the_weights_as_the_step_finds_them():
     assert found == {"sparsity/total": 0.5, "sparsity/hidden": 0.5, "sparsity/logits": 0.5}
 
 
-def test_structures_and_the_global_scope_hold_in_the_step():
+def test_structure_and_global_scope_hold_in_the_step():
     hook, network, loop = make(layers="logits", structure={"n_m": [2, 4]}, end_epoch=5.0, frequency=3)
     loop.run(0, 25)
     (mask,) = masks_of(hook).values()
@@ -91,7 +91,7 @@ def test_structures_and_the_global_scope_hold_in_the_step():
     assert [int(mask.sum()) for mask in masks_of(hook).values()] == [35, 1]
 
 
-def test_what_does_not_fit_the_network_or_the_run_is_refused():
+def test_options_that_do_not_fit_the_network_or_run_are_refused():
     frozen = toy_network()
     frozen.model.get_layer("hidden").trainable = False
     for options, word, network in (
@@ -106,7 +106,7 @@ def test_what_does_not_fit_the_network_or_the_run_is_refused():
         assert_refused(word, Prune(**options).build, build_context(network or toy_network()))
 
 
-# What the summary says: entries, zeros and bytes.
+# The summary: entries, zeros and bytes.
 
 
 def test_sparse_bytes_are_values_indices_and_row_pointers():
@@ -118,7 +118,7 @@ def test_sparse_bytes_are_values_indices_and_row_pointers():
     assert csr_bytes(1, 3, 1) == math.ceil((32 + 2 + 64) / 8)
 
 
-def test_the_summary_counts_entries_zeros_and_bytes_of_each_layer():
+def test_summary_counts_entries_zeros_and_bytes_per_layer():
     network = toy_network(optimizer=keras.optimizers.Adam(0.01, use_ema=True))
     hook = Prune(schedule="one_shot", final_sparsity={"hidden": 0.75, "logits": 0.25})
     hooked(network, hook).run(0, 3)
@@ -136,7 +136,7 @@ def test_the_summary_counts_entries_zeros_and_bytes_of_each_layer():
     assert (hidden["sparsity"], hidden["mask"], hidden["times_fewer"]) == (0.0, 0.75, 1.0)
 
 
-# Dynamic network surgery: latent entries live on behind the mask, and come back until the masks are final.
+# Dynamic network surgery: latent entries keep training behind the mask and may return until masks are final.
 
 HIDDEN = KERNELS[0]
 
@@ -169,7 +169,7 @@ def mask_of(hook: Prune) -> np.ndarray:
     return hook.declare().state[f"mask/{HIDDEN}"].numpy()
 
 
-def test_splicing_sees_zeros_and_every_latent_entry_gets_a_gradient():
+def test_splicing_uses_zeros_but_every_latent_entry_gets_a_gradient():
     options = {"final_sparsity": 0.75, "initial_sparsity": 0.75, "end_epoch": 20.0, "layers": "hidden"}
     hook, watch, network, loop = make_splicing(**options)
     loop.run(0, 5)
@@ -182,7 +182,7 @@ def test_splicing_sees_zeros_and_every_latent_entry_gets_a_gradient():
     assert (gradient[~mask] != 0).all()
     assert (latent[~mask] != 0).all()
     assert (values_of(network)[HIDDEN][~mask] != latent[~mask]).all()
-    twin = toy_network()  # a dense network that holds the masked weights has the same gradient
+    twin = toy_network()  # an equal dense network with the masked weights has the same gradient
     for name, variable in twin.variables.items():
         of_hook = hook.declare().state.get(f"mask/{name}")
         variable.assign(values[name] if of_hook is None else np.where(of_hook.numpy(), values[name], 0.0))
@@ -191,7 +191,7 @@ def test_splicing_sees_zeros_and_every_latent_entry_gets_a_gradient():
     np.testing.assert_allclose(gradient, plain.seen["gradient"].numpy(), rtol=1e-5, atol=1e-7)
 
 
-def test_entries_come_back_before_the_end_and_none_after_it():
+def test_entries_return_before_the_end_and_never_after_it():
     hook, watch, network, loop = make_splicing(final_sparsity=0.75, initial_sparsity=0.75, end_epoch=15.0, frequency=2)
     assert hook.declare().best_from_step == 60
     loop.run(0, 1)
@@ -230,7 +230,7 @@ def masked(values, masks):
 
 
 @pytest.mark.parametrize("name", ["momentum", "average"])
-def test_survivors_and_all_that_training_moved_go_back(name: str):
+def test_rewinding_restores_survivors_statistics_and_optimizer(name: str):
     hook, network, loop = make(drawing(OPTIMIZERS[name]()), rewind_epoch=1.0, **ONCE)
     loop.run(0, 4)
     early = values_of(network)
@@ -242,7 +242,7 @@ def test_survivors_and_all_that_training_moved_go_back(name: str):
     loop.run(12, 1)
     masks, values = masks_of(hook), values_of(network)
     expected = masked(early, masks)
-    for kernel in KERNELS:  # masks are of the weights that were trained, not of those gone back to
+    for kernel in KERNELS:  # masks come from the trained weights, not from the rewound ones
         sizes = np.abs(trained[kernel])
         assert masks[kernel].sum() == sizes.size // 2
         assert sizes[masks[kernel]].min() >= sizes[~masks[kernel]].max()
@@ -257,7 +257,7 @@ def test_survivors_and_all_that_training_moved_go_back(name: str):
     assert (values_of(network)[KERNELS[0]] != expected[KERNELS[0]]).any()
 
 
-def test_every_stage_goes_back_and_a_polynomial_at_its_end_alone():
+def test_iterative_rewinds_at_every_stage_and_polynomial_only_at_its_end():
     options = {"schedule": "iterative", "stages": [0.25, 0.5, 0.75], "begin_epoch": 2.0, "stage_epochs": 1.0}
     hook, network, loop = make(drawing(), rewind_epoch=0.5, **options)
     loop.run(0, 2)
@@ -277,7 +277,7 @@ def test_every_stage_goes_back_and_a_polynomial_at_its_end_alone():
         assert (values_of(network)["toy/logits/bias"] == early["toy/logits/bias"]).all() == (step == 11)
 
 
-def test_a_step_that_was_held_back_is_made_up_for():
+def test_vetoed_snapshot_and_rewind_happen_at_the_next_step():
     class HeldBack(StatelessHook):
         def veto(self, context):
             return {"no": (context.step == 4) | (context.step == 12)}
@@ -295,7 +295,7 @@ def test_a_step_that_was_held_back_is_made_up_for():
     assert (values_of(network)["toy/logits/bias"] == early["toy/logits/bias"]).all()
 
 
-def test_what_cannot_be_gone_back_to_is_refused():
+def test_impossible_rewinds_are_refused():
     for options in (
         {"rewind_epoch": 3.0, **ONCE},
         {"rewind_epoch": 0.0, "schedule": "iterative", "stages": [0.5], "stage_epochs": 1.0},

@@ -1,4 +1,4 @@
-"""Quantization-aware training: what a step computes, its ranges, its begin, zeros, what is shipped."""
+"""Quantization-aware training: what a step computes, its ranges, when it begins, what is shipped."""
 
 from typing import Any
 
@@ -47,7 +47,7 @@ def step_by_numpy(model: keras.Model, inputs: np.ndarray) -> np.ndarray:
     return np.array([[min(each.min(), 0.0), max(each.max(), 0.0)] for each in (inputs, hidden, outputs)])
 
 
-def test_ranges_move_once_a_step_and_not_at_all_in_one_that_is_held_back() -> None:
+def test_ranges_move_once_per_step_and_not_in_a_vetoed_step() -> None:
     model, hook = plain_sequential(), QuantizationAwareTraining(begin_epoch=10.0, range_decay=0.5)
     veto = StatelessHook("veto")
     veto.veto = lambda context: {"held": context.step == 2}
@@ -64,14 +64,14 @@ def test_ranges_move_once_a_step_and_not_at_all_in_one_that_is_held_back() -> No
     np.testing.assert_equal(state_of(hook), before)
 
 
-def test_infinity_among_the_inputs_holds_a_step_back() -> None:
+def test_infinite_inputs_hold_the_step_back() -> None:
     network = Network("model", plain_sequential(), keras.optimizers.SGD(0.1))
     batch = {**toy_batch(tf.constant(0, tf.int64)), "inputs": tf.fill([16, 6], np.inf)}
     loop = hooked(network, QuantizationAwareTraining(), batch=lambda step: batch)
     assert loop.run(0, 3) == (0, ["state/quantization_aware_training/ranges"])
 
 
-def test_a_quantized_step_is_that_of_numpy() -> None:
+def test_quantized_forward_pass_matches_numpy() -> None:
     model, hook = plain_sequential(), QuantizationAwareTraining(range_decay=0.0)
     loop = loop_of(hook, model=model)
     loop.run(0, 1)  # finds ranges
@@ -96,10 +96,10 @@ def test_a_quantized_step_is_that_of_numpy() -> None:
     for variable, value in zip(shipped.weights, kernels.values(), strict=True):
         variable.assign(value)
     np.testing.assert_allclose(shipped(inputs), values, atol=1.01 * (ranges[2, 1] - ranges[2, 0]) / 255)
-    assert (np.abs(shipped(inputs) - values) < 1e-4).mean() > 0.98  # but for halves
+    assert (np.abs(shipped(inputs) - values) < 1e-4).mean() > 0.98  # except for halves
 
 
-def test_it_is_float_before_the_begin() -> None:
+def test_training_is_float_before_the_begin() -> None:
     hook, plain = QuantizationAwareTraining(begin_epoch=1.0), loop_of()  # 4 steps
     loop = loop_of(hook)
     loop.trainer.networks["model"].model.set_weights(plain.trainer.networks["model"].model.get_weights())
@@ -114,7 +114,7 @@ def test_it_is_float_before_the_begin() -> None:
 
 
 @pytest.mark.parametrize("trainable", [True, False])
-def test_a_dense_layer_before_batch_norm_lies_on_one_grid_once_folded(trainable: bool) -> None:
+def test_dense_layer_before_batch_norm_has_one_grid_after_folding(trainable: bool) -> None:
     model = toy_model()
     model.get_layer("norm").gamma.assign(np.arange(1.0, 9.0))
     model.get_layer("norm").trainable = trainable
@@ -129,7 +129,7 @@ def test_a_dense_layer_before_batch_norm_lies_on_one_grid_once_folded(trainable:
     assert not np.allclose(kernel / steps, np.round(kernel / steps), atol=1e-2)  # on no grid of its own
 
 
-def test_a_convolution_has_a_step_for_each_channel_and_a_dense_layer_one() -> None:
+def test_convolution_has_one_step_per_channel_and_dense_layer_one_step() -> None:
     layers = [keras.Input((6,)), keras.layers.Reshape((6, 1)), keras.layers.Conv1D(4, 3), keras.layers.Flatten()]
     model = keras.Sequential([*layers, keras.layers.Dense(3)])
     loop = loop_of(QuantizationAwareTraining(weight_bits=3), model=model)
@@ -142,7 +142,7 @@ def test_a_convolution_has_a_step_for_each_channel_and_a_dense_layer_one() -> No
         np.testing.assert_allclose(np.abs(kernel).max(axis=own), np.abs(layer.kernel).max(axis=own), rtol=1e-5)
 
 
-def test_logits_are_rounded_before_a_softmax_that_was_inside_of_their_layer() -> None:
+def test_logits_are_rounded_before_the_softmax_of_their_layer() -> None:
     model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(8), keras.layers.Dense(3, activation="softmax")])
     model, finals = take_off(model)
     hook, inputs = named(QuantizationAwareTraining()), toy_arrays()[0]
@@ -155,14 +155,14 @@ def test_logits_are_rounded_before_a_softmax_that_was_inside_of_their_layer() ->
 
 
 def mixed(**options: Any) -> ChunkLoop:
-    """Return a loop over a network of a convolution and two dense layers, which are binary."""
+    """Return a loop over a network of a convolution and two binary dense layers."""
     parts = [keras.Input((6,)), keras.layers.Reshape((6, 1)), keras.layers.Conv1D(4, 3, name="conv")]
     parts += [keras.layers.Flatten(), keras.layers.Dense(8, name="dense_1"), keras.layers.Dense(3, name="dense_2")]
     binary = BnnRounding(layers="dense_*", kernel_quantizer="magnitude_aware_sign", all_binary=True)
     return loop_of(QuantizationAwareTraining(**options), binary, model=keras.Sequential(parts, name="net"))
 
 
-def test_each_kernel_is_rounded_by_one_of_two_hooks() -> None:
+def test_each_kernel_is_rounded_by_exactly_one_of_two_hooks() -> None:
     loop = mixed()
     variables = loop.trainer.networks["model"].trainable_variables
     for name in ("net/conv/kernel", "net/dense_1/kernel"):
@@ -184,7 +184,7 @@ def test_each_kernel_is_rounded_by_one_of_two_hooks() -> None:
     assert bits.inputs == {"conv": 8, "dense_1": 1, "dense_2": 1}
 
 
-def test_a_subclassed_model_has_rounded_weights_alone_and_is_told_so() -> None:
+def test_subclassed_model_gets_rounded_weights_only_with_a_warning() -> None:
     model, hook = Subclassed(), QuantizationAwareTraining()
     model(tf.zeros([1, 6]))
     loop = loop_of(hook, model=model)
@@ -193,13 +193,13 @@ def test_a_subclassed_model_has_rounded_weights_alone_and_is_told_so() -> None:
     kernel = next(value for name, value in used_by(loop, 2).items() if name.endswith("kernel"))
     steps = kernel / np.abs(kernel).max() * 127
     np.testing.assert_allclose(steps, np.round(steps), atol=1e-3)
-    (line,) = hook.advise(None)  # nothing of the run is asked
+    (line,) = hook.advise(None)  # the run is not used
     assert "only weights" in line
     assert_refused("ranges=average", QuantizationAwareTraining(ranges="learned").rebuild_model, model)
 
 
-def test_a_step_with_learned_steps_is_that_of_numpy() -> None:
-    """Of softmax regression, whose gradient is known: of its kernel and of its quantization step."""
+def test_training_step_with_learned_step_sizes_matches_numpy() -> None:
+    """Softmax regression: the gradients of its kernel and of its quantization step are known."""
     layer, most = keras.layers.Dense(3), 3
     model = keras.Sequential([keras.Input((6,)), layer])
     hook = QuantizationAwareTraining(ranges="learned", weight_bits=3, activation_bits=None)
@@ -226,7 +226,7 @@ def test_a_step_with_learned_steps_is_that_of_numpy() -> None:
         assert abs(factors.numpy()[0] - factor) > 1e-5
 
 
-def test_averages_that_ship_lie_on_the_grid() -> None:
+def test_shipped_averages_lie_on_the_grid() -> None:
     layers = [keras.layers.Dense(5), keras.layers.BatchNormalization(momentum=0.5), keras.layers.Dense(3)]
     loop = loop_of(Ema(decay=0.9), QuantizationAwareTraining(), model=keras.Sequential([keras.Input((6,)), *layers]))
     loop.run(0, 20)
@@ -234,12 +234,12 @@ def test_averages_that_ship_lie_on_the_grid() -> None:
     assert [8.0 < each < 16.0 for name, each in bits.items() if name.endswith("kernel")] == [True, True]
 
 
-def test_what_ships_with_learned_steps_is_what_is_evaluated() -> None:
+def test_shipped_model_with_learned_steps_evaluates_like_the_run() -> None:
     hook = QuantizationAwareTraining(ranges="learned", weight_bits=4, begin_epoch=1.0)
     optimizer = keras.optimizers.AdamW(0.01, weight_decay=0.1)
     loop = loop_of(Ema(decay=0.9), hook, optimizer=optimizer)
     decayed = [optimizer._use_weight_decay(each) for each in loop.trainer.networks["model"].model.trainable_variables]
-    assert decayed == [True] * 6 + [False]  # the steps are left alone
+    assert decayed == [True] * 6 + [False]  # the steps do not decay
     loop.run(0, 20)
     network = loop.trainer.networks["model"]
     factors = network.model.trainable_variables[-1].numpy()
@@ -279,7 +279,7 @@ def test_frozen_batch_norm_trains_as_it_evaluates(fused: bool) -> None:
     np.testing.assert_array_equal(state_of(hook)["ranges"], ranges)
 
 
-def test_what_cannot_be_rounded_is_refused_and_what_cannot_ship_is_said() -> None:
+def test_unsupported_kernels_are_refused_or_reported() -> None:
     message = r"'net/dense_2/kernel': bnn_rounding and .*hooks\.quantization_aware_training"
     assert_refused(message, mixed, layers=["conv", "dense_2"])
     for hook in (QuantizationAwareTraining(), QuantizationAwareTraining(ranges="learned")):

@@ -1,4 +1,4 @@
-"""Sharpness-aware minimization against Keras by hand: the gradient uphill, applied below; everything else once."""
+"""Sharpness-aware minimization against Keras by hand: only the gradient comes from the second pass."""
 
 import keras
 import numpy as np
@@ -20,7 +20,7 @@ def make(*hooks, radius: float = 0.5, climbs: bool = True, **options):
 
 
 def by_hand(network, steps: int, radius: float) -> None:
-    """Make steps of SGD with Keras, eagerly: two passes with the same draws, statistics of the first."""
+    """Take SGD steps with Keras, eagerly: two passes with the same draws, statistics from the first."""
     model, (drawn,) = network.model, [v for v in network.model.variables if "seed" in v.path]
     state = [each for each in model.non_trainable_variables if each is not drawn]
 
@@ -45,7 +45,7 @@ def by_hand(network, steps: int, radius: float) -> None:
         network.optimizer.apply(second, model.trainable_variables)
 
 
-def test_steps_are_those_of_two_passes_by_hand():
+def test_steps_match_two_passes_by_hand():
     network, loop = make()
     twin, _ = make()
     loop.run(0, 3)
@@ -55,7 +55,7 @@ def test_steps_are_those_of_two_passes_by_hand():
         np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
-def test_statistics_draws_and_losses_are_those_of_a_step_without_it():
+def test_statistics_draws_and_losses_match_a_step_without_sam():
     found = []
     for climbs in (True, False):
         network, loop = make(climbs=climbs, accumulation_steps=2)
@@ -69,7 +69,7 @@ def test_statistics_draws_and_losses_are_those_of_a_step_without_it():
     assert (trained != other).any()
 
 
-def test_what_hooks_note_in_a_pass_is_of_the_first():
+def test_masks_of_other_hooks_come_from_the_first_pass():
     freeze = named(FrozenMask(masks="magnitude", fraction=0.5, begin_epoch=0.5))
     network, loop = make(freeze, radius=50.0)  # so far that other entries are the largest
     loop.run(0, 2)
@@ -80,14 +80,14 @@ def test_what_hooks_note_in_a_pass_is_of_the_first():
 
 
 class Steep(ToyObjective):
-    """Have gradients that overflow for a large scale."""
+    """An objective whose gradients overflow at a large loss scale."""
 
     def compute(self, forward, batch):
         output = super().compute(forward, batch)
         return ObjectiveOutput({name: each * 1e4 for name, each in output.losses.items()}, outputs=output.outputs)
 
 
-def test_an_overflow_of_the_first_pass_leaves_the_step_out():
+def test_overflow_in_the_first_pass_skips_the_step():
     keras.utils.set_random_seed(0)
     network, scale = toy_network(), LossScale()
     scale.value.assign(2.0**120)
@@ -101,7 +101,7 @@ def test_an_overflow_of_the_first_pass_leaves_the_step_out():
     assert all(np.isfinite(value).all() for value in values_of(network).values())
 
 
-def test_frozen_weights_stay_in_the_climb_and_gradients_of_zero_climb_nowhere():
+def test_weights_without_gradients_or_with_zero_gradients_do_not_climb():
     gradients = {"a": tf.constant([3.0, 0.0]), "b": None, "c": tf.constant([[4.0]])}
     context = type("Context", (), {"gradients": gradients})()
     latent = {"a": tf.ones([2]), "b": tf.ones([1]), "c": tf.ones([1, 1])}

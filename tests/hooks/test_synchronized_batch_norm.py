@@ -1,4 +1,4 @@
-"""Batch norm over replicas: that of the whole batch; on one replica that of Keras; refused where it would be wrong."""
+"""Batch norm over replicas matches the whole batch, and Keras on one replica; refused where it would be wrong."""
 
 from functools import partial
 
@@ -25,7 +25,7 @@ def hooks_of(**options):
 
 
 class OwnNorm(keras.layers.BatchNormalization):
-    """A layer that takes other moments."""
+    """A batch norm layer with custom moments."""
 
     def _moments(self, inputs, mask):
         return super()._moments(inputs, mask)
@@ -37,7 +37,7 @@ def network_with(layer: keras.layers.Layer) -> Network:
     return Network("model", model, keras.optimizers.SGD(0.1, name="sgd"))
 
 
-def test_options_of_the_layer_are_heeded() -> None:
+def test_layer_options_are_respected() -> None:
     options = {"scale": False, "center": False, "momentum": 0.5, "epsilon": 0.1}
     network = lambda: network_with(keras.layers.BatchNormalization(name="norm", **options))  # noqa: E731
     expected = trained(1, network=network)
@@ -45,7 +45,7 @@ def test_options_of_the_layer_are_heeded() -> None:
     assert_same_run(trained(2, network=network, hooks=hooks_of()), expected)
 
 
-def test_a_layer_that_is_not_trained_keeps_its_moving_statistics() -> None:
+def test_nontrainable_layer_keeps_its_moving_statistics() -> None:
     def network() -> Network:
         norm = keras.layers.BatchNormalization(name="norm")
         norm.trainable = False
@@ -55,14 +55,14 @@ def test_a_layer_that_is_not_trained_keeps_its_moving_statistics() -> None:
     np.testing.assert_array_equal(found["network/model/net/norm/moving_mean"], np.zeros(8))
 
 
-def test_a_layer_of_unknown_statistics_is_refused_on_several_replicas() -> None:
+def test_layer_with_custom_statistics_is_refused_on_several_replicas() -> None:
     for layer, word in ((OwnNorm, "OwnNorm"), (partial(keras.layers.BatchNormalization, renorm=True), "renorm")):
         with pytest.raises(UserError, match=word):
             replica_loop(2, network=lambda layer=layer: network_with(layer(name="norm")), hooks=hooks_of())
     trained(1, network=lambda: network_with(OwnNorm(name="norm")), hooks=hooks_of())
 
 
-def test_layers_are_chosen_by_pattern_and_called_as_before_outside_a_pass() -> None:
+def test_layers_are_selected_by_pattern_and_unchanged_outside_a_pass() -> None:
     loop = replica_loop(2, hooks=hooks_of(layers="norm"))
     assert loop.trainer.hooks[0].summary() == {"replicas": 2, "layers": ["norm"]}
     layer = loop.trainer.networks["model"].model.get_layer("norm")

@@ -1,4 +1,4 @@
-"""Weight clustering: weights and centroids of TFMOT on the same gradients; the begin, zeros, what is shipped."""
+"""Weight clustering: the weights and centroids of TFMOT on the same gradients; its begin, zeros, what is shipped."""
 
 import keras
 import numpy as np
@@ -38,7 +38,7 @@ def kernels(weights: dict[str, np.ndarray]) -> list[np.ndarray]:
     return [value for name, value in weights.items() if name.endswith("kernel")]
 
 
-def test_weights_and_centroids_are_those_of_tfmot() -> None:
+def test_weights_and_centroids_match_tfmot() -> None:
     model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(2, use_bias=False, name="only")])
     model.weights[0].assign(np.reshape(WEIGHTS, [6, 2]) / 100.0)
     network = Network("model", model, keras.optimizers.SGD(0.1))
@@ -56,7 +56,7 @@ def test_weights_and_centroids_are_those_of_tfmot() -> None:
     np.testing.assert_allclose(np.ravel(model.weights[0]), LATENT_OF_TFMOT, atol=1e-6)
 
 
-def test_weights_are_free_before_the_begin() -> None:
+def test_weights_train_freely_before_the_begin() -> None:
     plain, network = toy_network(), toy_network()
     network.model.set_weights(plain.model.get_weights())
     hook = WeightClustering(clusters=3, begin_epoch=1.0, init="kmeans")  # 4 steps
@@ -73,7 +73,7 @@ def test_weights_are_free_before_the_begin() -> None:
     assert 0.0 < values["weight_clustering/used"] <= 1.0
 
 
-def test_zeros_stay_zeros() -> None:
+def test_preserve_sparsity_keeps_zeros() -> None:
     network = toy_network(optimizer=keras.optimizers.Adam(0.05))
     kernel = network.model.get_layer("hidden").kernel
     dropped = np.random.default_rng(1).random(kernel.shape) < 0.5
@@ -90,7 +90,7 @@ def test_zeros_stay_zeros() -> None:
         assert not name.startswith("centroids/") or (centroids.numpy() == 0.0).sum() == 1
 
 
-def test_zeros_of_pruning_are_kept_unless_the_option_says_otherwise() -> None:
+def test_pruned_zeros_are_kept_unless_preserve_sparsity_is_false() -> None:
     for hook, zeros in ((WeightClustering(), 0.5), (WeightClustering(preserve_sparsity=False), 0.0)):
         pruning = Prune(final_sparsity=0.5, schedule="one_shot", begin_epoch=0.0)
         loop = hooked(toy_network(), pruning, hook)
@@ -99,13 +99,13 @@ def test_zeros_of_pruning_are_kept_unless_the_option_says_otherwise() -> None:
         assert [(each == 0.0).mean() for each in shipped] == [zeros] * len(shipped)
 
 
-def test_shipped_bits_are_those_of_indices_and_codebook() -> None:
+def test_shipped_bits_count_indices_and_codebook() -> None:
     trainer = built(toy_network(), WeightClustering(clusters=5, layers="hidden"))
     (bits,) = shipped_bits(trainer, shipped_weights(trainer, 0))["model"].stored.values()
     assert bits == pytest.approx(3 + 5 * 32 / 48)  # the kernel is 6 x 8
 
 
-def test_it_begins_halfway_without_an_epoch_and_before_the_end() -> None:
+def test_begin_epoch_none_means_halfway_and_a_late_one_is_refused() -> None:
     hook = WeightClustering(begin_epoch=None)
     hook.build(build_context(toy_network()))  # 100 steps
     assert hook.declare().best_from_step == 51
@@ -117,7 +117,7 @@ NORMAL = np.random.default_rng(0).normal(size=(20, 7)).astype(np.float32)
 
 
 def placed(init: str, weights: np.ndarray, count: int) -> np.ndarray:
-    """Return the centroids of a definition, in float64."""
+    """Return the initial centroids by their definition, in float64."""
     flat = np.sort(weights.ravel().astype(np.float64))
     even = np.linspace(flat[0], flat[-1], count)
     if init != "kmeans":
@@ -129,7 +129,7 @@ def placed(init: str, weights: np.ndarray, count: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("init", ["linear", "density", "kmeans"])
-def test_centroids_begin_where_the_definition_says(init: str) -> None:
+def test_initial_centroids_match_their_definition(init: str) -> None:
     made = tf.function(initial_centroids, jit_compile=init == "kmeans")
     np.testing.assert_allclose(made(tf.constant(NORMAL), 6, init), placed(init, NORMAL, 6), atol=1e-5)
     sparse = np.where(np.abs(NORMAL) < 0.7, np.float32(0), NORMAL)
@@ -142,13 +142,13 @@ def test_centroids_begin_where_the_definition_says(init: str) -> None:
     weights=st.lists(st.integers(-40, 40), min_size=1, max_size=30),
     centroids=st.lists(st.integers(-40, 40), min_size=2, max_size=8, unique=True),
 )
-def test_the_nearest_centroid_is_found_in_any_order(weights: list[int], centroids: list[int]) -> None:
+def test_nearest_centroid_is_found_in_any_order(weights: list[int], centroids: list[int]) -> None:
     values, codes = np.float32(weights) / 8, np.float32(centroids) / 8
     found = codes[nearest(tf.constant(values), tf.constant(codes)).numpy()]
     np.testing.assert_array_equal(np.abs(values - found), np.abs(values[:, None] - codes).min(axis=1))
 
 
-def test_values_are_centroids_exactly_and_the_gradient_passes() -> None:
+def test_clustered_values_are_exact_centroids_and_gradients_pass() -> None:
     codes = tf.constant([0.1, -0.7, 0.3], tf.float32)
     with tf.GradientTape() as tape:
         weights = tf.constant(1e3 * NORMAL)  # far away: w + (c - w) would round

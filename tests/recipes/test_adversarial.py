@@ -1,4 +1,4 @@
-"""Games: who sees what, losses and penalties by their formulas, noise, and what reaches which network."""
+"""Games: who sees which data, losses and penalties by their formulas, noise, and which gradients reach whom."""
 
 import hashlib
 
@@ -26,7 +26,7 @@ from tests.support.refusals import assert_refused
 
 
 class PlainForward:
-    """Stand for the forward of an objective: networks are functions, each salt has a seed, gradients no scale."""
+    """Stand in for the forward of an objective: networks are functions, salts give seeds, gradients are not scaled."""
 
     def __init__(self, networks, *, training=True):
         self.networks, self.training = dict(networks), training
@@ -49,7 +49,7 @@ PAIRS = 3
 
 
 def forward_of(**options):
-    """Generators that multiply noise, and discriminators that add up an example, each with a number of its own."""
+    """Return generators that multiply noise and discriminators that sum an example, each with a different constant."""
     networks = {}
     for place in range(PAIRS):
         networks[f"g{place}"] = lambda noise, place=place: noise * (place + 1.0)
@@ -74,7 +74,7 @@ def noise_of(forward, group, count, use="noise"):
     return draw_noise(forward, group.count, count, 2, use=use).numpy()
 
 
-def test_every_pair_plays_alone_with_data_of_its_own():
+def test_each_pair_plays_alone_on_its_own_data():
     forward, batch = forward_of(), batch_of()
     output = Discriminate("local", game()).compute(forward, batch)
     real, noise = batch["inputs"].numpy().reshape(PAIRS, 4, 2), noise_of(forward, LOCAL, 4)
@@ -90,7 +90,7 @@ def test_every_pair_plays_alone_with_data_of_its_own():
     assert float(generated.losses["generator"]) == pytest.approx(expected_loss, rel=1e-4)
 
 
-def test_one_generator_is_judged_by_all_and_gets_their_mean():
+def test_single_generator_gets_mean_loss_of_all_discriminators():
     forward = forward_of()
     output = Generate("global", game(ONE_MAKER)).compute(forward, batch_of())
     fakes = (noise_of(forward, ONE_MAKER, BATCH)[0] * 2.0).reshape(PAIRS, 4, 2)
@@ -99,7 +99,7 @@ def test_one_generator_is_judged_by_all_and_gets_their_mean():
     assert sorted(forward.sizes) == ["d0", "d1", "d2", "g1"]
 
 
-def test_one_discriminator_sees_all_data_and_a_part_of_every_generator():
+def test_single_discriminator_sees_all_data_and_all_generators():
     forward, batch = forward_of(), batch_of()
     output = Discriminate("global", game(LOCAL, ONE_JUDGE)).compute(forward, batch)
     noise = noise_of(forward, LOCAL, 4)
@@ -109,7 +109,7 @@ def test_one_discriminator_sees_all_data_and_a_part_of_every_generator():
     assert float(output.losses["real"]) == pytest.approx(np.maximum(0, 0.5 - real).mean(), rel=1e-5)
 
 
-def test_an_evaluation_shows_every_example_without_the_padding():
+def test_evaluation_shows_all_examples_without_padding_to_every_pair():
     inputs = batch_of(7)["inputs"]
     padded = {"inputs": tf.concat([inputs, 1e6 * tf.ones([3, 2])], 0), "weights": tf.constant([1.0] * 7 + [0.0] * 3)}
     output = Discriminate("local", game()).compute(forward_of(training=False), padded)
@@ -120,7 +120,7 @@ def test_an_evaluation_shows_every_example_without_the_padding():
     assert float(together.metrics["real_score"]) == pytest.approx(rows.mean() + 0.5, rel=1e-4)
 
 
-def test_nothing_flows_from_a_discriminators_loss_into_generators():
+def test_discriminator_loss_has_no_gradient_in_generators():
     forward = forward_of()
     weight = tf.constant(2.0)
     forward.networks["g0"] = lambda noise: noise * weight
@@ -131,7 +131,7 @@ def test_nothing_flows_from_a_discriminators_loss_into_generators():
     assert tape.gradient(total, weight) is None
 
 
-def test_samples_are_of_every_generator_and_have_noise_of_their_own():
+def test_samples_come_from_every_generator_with_separate_noise():
     class Count:
         def collect(self, batch):
             return {"seen": batch["inputs"]}
@@ -146,7 +146,7 @@ def test_samples_are_of_every_generator_and_have_noise_of_their_own():
     np.testing.assert_allclose(samples, noise * np.array([1.0, 2.0, 3.0])[:, None, None], rtol=1e-6)
     assert not np.array_equal(noise[:, :4], noise_of(forward, LOCAL, 4))
     collected = objective.compute(forward, batch_of(5)).collected
-    assert objective.compute(forward_of(), batch_of()).collected == {}  # training keeps nothing
+    assert objective.compute(forward_of(), batch_of()).collected == {}  # training collects nothing
     metrics = objective.split_metrics({"samples": samples, **collected})
     means = samples.numpy().mean(axis=(1, 2))
     assert float(metrics["modes"]) == pytest.approx(means.mean(), rel=1e-4)
@@ -154,7 +154,7 @@ def test_samples_are_of_every_generator_and_have_noise_of_their_own():
     assert float(metrics["size"]) == 5.0
 
 
-def test_samples_and_penalties_are_by_update_and_discriminator():
+def test_batch_is_divided_by_updates_and_penalties_sum_over_pairs():
     forward = forward_of()
     Generate("local", game(updates=2)).compute(forward, batch_of())
     assert forward.sizes["d0"] == [2]
@@ -199,7 +199,7 @@ def traced(function, *arrays):
 
 
 def slopes_by_differences(scores, points, step=1e-2):
-    """The length of each score's gradient by central differences: [networks, batch]."""
+    """Return the norm of each score's gradient by central differences: [networks, batch]."""
     axes = [np.eye(2, dtype=np.float32)[axis] * step for axis in range(2)]
     partial = [(scores(points + axis).numpy() - scores(points - axis).numpy()) / (2 * step) for axis in axes]
     return np.sqrt(np.sum(np.square(partial), axis=0))
@@ -209,22 +209,22 @@ def penalty(kind, scores, real, fake):
     return slope_penalty(kind, scores, real, fake, tf.constant(SEED), tf.gradients)
 
 
-def test_penalties_are_those_of_the_papers(scores):
+def test_penalties_match_papers(scores):
     real, fake = draw((NETWORKS, EXAMPLES, 2)), draw((NETWORKS, EXAMPLES, 2), 1)
     found = traced(lambda points: penalty("r1", scores, points, points), real)
     assert found.shape == (NETWORKS, EXAMPLES)
     np.testing.assert_allclose(found, 0.5 * slopes_by_differences(scores, real) ** 2, rtol=2e-3, atol=1e-5)
     share = tf.random.stateless_uniform([NETWORKS, EXAMPLES, 1], SEED).numpy()
-    assert len(np.unique(share)) == NETWORKS * EXAMPLES  # a place of its own for each
+    assert len(np.unique(share)) == NETWORKS * EXAMPLES  # a different place for each
     expected = (slopes_by_differences(scores, share * real + (1 - share) * fake) - 1) ** 2
-    more = np.concatenate([fake, fake[:, :3]], axis=1)  # more generated examples than real ones are cut
+    more = np.concatenate([fake, fake[:, :3]], axis=1)  # surplus generated examples are cut
     for made in (fake, more):
         found = traced(lambda a, b: penalty("two_sided", scores, a, b), real, made)
         np.testing.assert_allclose(found, expected, rtol=5e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", PENALTIES)
-def test_the_gradient_of_the_penalty_is_a_second_derivative(scores, kind):
+def test_gradient_of_penalty_matches_finite_differences(scores, kind):
     real, fake = draw((NETWORKS, EXAMPLES, 2)), draw((NETWORKS, EXAMPLES, 2), 1)
     kernel = scores.model.trainable_variables[0]
 
@@ -240,7 +240,7 @@ def test_the_gradient_of_the_penalty_is_a_second_derivative(scores, kind):
     assert (values[0] - values[1]) / (2 * step) == pytest.approx(float(np.sum(gradient * moved)), rel=2e-2)
 
 
-def test_an_example_without_slope_gives_no_nan():
+def test_zero_slope_gives_finite_gradient():
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer="zeros")])
 
     def flat(points):
@@ -263,7 +263,7 @@ ORACLES = {
     # name: (real, fake, generator) in float64, from the papers' formulas
     "non_saturating": (
         lambda s: -np.log(sigmoid(s)),
-        lambda s: -np.log(sigmoid(-s)),  # 1 - sigmoid(s), without its loss of digits
+        lambda s: -np.log(sigmoid(-s)),  # 1 - sigmoid(s), without its loss of precision
         lambda s: -np.log(sigmoid(s)),
     ),
     "hinge": (lambda s: np.maximum(0.0, 1.0 - s), lambda s: np.maximum(0.0, 1.0 + s), lambda s: -s),
@@ -273,7 +273,7 @@ ORACLES = {
 
 @pytest.mark.parametrize("name", LOSSES)
 @given(scores=SCORES)
-def test_every_term_is_the_papers_formula(name: str, scores: list[float]):
+def test_every_loss_term_matches_formula_of_paper(name: str, scores: list[float]):
     values = np.array(scores, np.float64)
     loss = LOSSES[name]
     for term, oracle in zip((loss.real, loss.fake, loss.generator), ORACLES[name], strict=True):
@@ -283,7 +283,7 @@ def test_every_term_is_the_papers_formula(name: str, scores: list[float]):
 
 
 @pytest.mark.parametrize("kind", NOISES)
-def test_noise_has_its_distribution_and_each_generator_a_seed_of_its_own(kind):
+def test_noise_has_its_distribution_and_a_seed_for_each_generator(kind):
     seeds = PlainForward({})
     noise = draw_noise(seeds, 3, 4000, 4, kind=kind).numpy()
     assert (noise.shape, noise.dtype) == ((3, 4000, 4), np.float32)
@@ -292,5 +292,5 @@ def test_noise_has_its_distribution_and_each_generator_a_seed_of_its_own(kind):
     np.testing.assert_allclose(noise.var(axis=1), expected, rtol=0.08)
     assert (np.abs(noise).max() <= 1.0) == (kind == "uniform")
     assert not any(np.array_equal(noise[one], noise[two]) for one, two in ((0, 1), (0, 2), (1, 2)))
-    np.testing.assert_array_equal(draw_noise(seeds, 2, 4000, 4, kind=kind), noise[:2])  # whoever else draws
+    np.testing.assert_array_equal(draw_noise(seeds, 2, 4000, 4, kind=kind), noise[:2])  # however many others draw
     assert not np.array_equal(draw_noise(seeds, 3, 4000, 4, kind=kind, use="sample"), noise)

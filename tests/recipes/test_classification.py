@@ -17,7 +17,7 @@ BATCH = {"inputs": tf.constant(LOGITS), "targets": tf.constant([0, 1])}
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.3])
-def test_loss_and_accuracy_of_labels_and_of_mixed_examples_by_hand(smoothing: float) -> None:
+def test_loss_and_accuracy_match_formula_for_labels_and_mixed_examples(smoothing: float) -> None:
     mixed = np.array([[0.6, 0.4, 0.0], [0.0, 0.25, 0.75]], np.float32)
     mixed_batch = {"inputs": BATCH["inputs"], SOFT_TARGETS: tf.constant(mixed)}
     for batch, shares, accuracy in ((BATCH, np.eye(3)[[0, 1]], [1.0, 0.0]), (mixed_batch, mixed, [0.6, 0.75])):

@@ -1,4 +1,4 @@
-"""Domain adaptation: losses by hand, who gets which gradient, and what the target's labels and images may change."""
+"""Domain adaptation: losses and metrics by their formulas, gradients of each part, and what hooks see."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -52,12 +52,12 @@ BATCH = {"inputs": tf.constant(LOGITS), "targets": tf.constant([0, 1]), TARGET_I
 
 
 def two_heads(name: str, inputs: tf.Tensor) -> list[tf.Tensor]:
-    """Stand for a network whose heads say what its inputs are."""
+    """Stand in for a network whose two heads return its inputs."""
     assert name == "model"
     return [inputs[:, :3], inputs[:, 3:]]
 
 
-def test_losses_and_metrics_by_hand() -> None:
+def test_losses_and_metrics_match_formulas() -> None:
     output = DomainAdaptation(classes=3, domain_weight=0.3).compute(two_heads, BATCH)
     labelled = DomainAdaptation(classes=3, domain_weight=0.3).compute(two_heads, {**BATCH, TARGET_LABELS: [1, 2]})
     assert labelled.metrics["target_accuracy"].numpy().tolist() == [1.0, 0.0]
@@ -85,7 +85,7 @@ def gradients_of(trainer: Trainer, batch: Batch) -> dict[str, np.ndarray]:
     return {name: value.numpy() for name, value in gradients().items()}
 
 
-def test_the_body_works_against_the_domain_head(data: Data) -> None:
+def test_domain_gradient_is_reversed_in_the_body(data: Data) -> None:
     batch = TrainingBatches(data.train, batch_size=16, seed=0).batch(tf.constant(0, tf.int64))
     reversal = GradientOverride(layers="domain_entrance", backward={"name": "reverse", "factor": 0.5}, rise=0.0)
     trainer = trainer_of(parts_of(data), [reversal])
@@ -105,10 +105,10 @@ def test_the_body_works_against_the_domain_head(data: Data) -> None:
         expected = sum(k * g.numpy() for k, g in ((1.0, of_classes), (sign, of_domain)) if g is not None)
         np.testing.assert_allclose(found[variable.path], expected, atol=1e-6, err_msg=variable.path)
         if variable.path.startswith(("conv", "domain")):
-            assert np.abs(of_domain.numpy()).max() > 1e-4  # so the sign is seen
+            assert np.abs(of_domain.numpy()).max() > 1e-4  # large enough to show a wrong sign
 
 
-def test_hooks_see_the_features_of_the_source(data: Data) -> None:
+def test_hooks_see_features_of_source_images(data: Data) -> None:
     class Features(StatelessHook):
         def request_taps(self, model: keras.Model) -> dict[str, Any]:
             return {"features": model.get_layer("features").output}
@@ -122,7 +122,7 @@ def test_hooks_see_the_features_of_the_source(data: Data) -> None:
     np.testing.assert_allclose(forward.passes["model"].context.taps["features"], features(batch["inputs"]), atol=1e-5)
 
 
-def test_both_heads_train_from_the_logits_before_their_probabilities(data: Data) -> None:
+def test_both_heads_train_from_logits(data: Data) -> None:
     def with_probabilities(input_shape: Sequence[int], classes: int) -> keras.Model:
         model = build_small(input_shape, classes)
         model.get_layer("class_logits").activation = keras.activations.softmax

@@ -1,4 +1,4 @@
-"""The recipes gan and sgan: what a step does, who changes whom, copies, that they learn, and what they refuse."""
+"""The recipes gan and sgan: steps, which network changes which, copies, learning, and what they refuse."""
 
 import keras
 import numpy as np
@@ -26,7 +26,7 @@ def data() -> Data:
 
 
 @pytest.mark.full
-def test_images_are_generated_and_drawn():
+def test_images_are_generated_and_shown():
     data = digits()
     recipe = gan(parts=parts_of(data, model=dcgan, filters=[4, 8]), samples=70)
     loop_of(recipe, data, batch_size=32).run(0, 2)
@@ -41,10 +41,10 @@ def test_images_are_generated_and_drawn():
     assert recipe.objectives[1].show({}, None).pictures == {}
 
 
-def test_a_discriminator_plays_with_the_scores_before_its_sigmoid(data):
+def test_discriminator_trains_on_scores_before_its_sigmoid(data):
     def with_sigmoid(input_shape, role, latent_size):
         model = gan_mlp(input_shape, role=role, latent_size=latent_size, units=[8])
-        model.layers[-1].activation = keras.activations.sigmoid  # of generated points, it is theirs to keep
+        model.layers[-1].activation = keras.activations.sigmoid  # the generator keeps its own
         return model
 
     recipe = gan(parts=parts_of(data, model=with_sigmoid))
@@ -55,7 +55,7 @@ def test_a_discriminator_plays_with_the_scores_before_its_sigmoid(data):
     assert generator.model.layers[-1].activation is keras.activations.sigmoid
 
 
-def test_a_wrong_option_is_one_clear_line(data):
+def test_invalid_options_are_refused(data):
     def classifier(input_shape, classes, **ignored):
         return mlp(input_shape, classes, units=[4])
 
@@ -85,7 +85,7 @@ def named(recipe):
 
 
 @pytest.mark.full
-def test_the_objectives_of_a_step_stand_in_the_papers_order(data):
+def test_objectives_of_a_step_follow_order_of_paper(data):
     recipe = recipe_of(data)
     assert [(each.name, each.trains) for each in recipe.objectives] == [
         ("local_discriminators", ("discriminators",)),
@@ -100,7 +100,7 @@ def test_the_objectives_of_a_step_stand_in_the_papers_order(data):
 
 
 @pytest.mark.full
-def test_local_networks_become_what_they_become_without_the_global_ones(data):
+def test_local_networks_train_as_without_global_ones(data):
     whole, alone, local = recipe_of(data), recipe_of(data), ("generators", "discriminators")
     loop_of(whole, data, batch_size=24).run(0, 4)
     for network in alone.networks:
@@ -115,7 +115,7 @@ def test_local_networks_become_what_they_become_without_the_global_ones(data):
 
 
 @pytest.mark.full
-def test_a_global_discriminator_that_trains_local_generators_is_refused(data):
+def test_global_discriminator_that_trains_local_generators_is_refused(data):
     """Plant what a public re-implementation does: its global step also trains the local generators."""
 
     class Published(Discriminate):
@@ -131,7 +131,7 @@ def test_a_global_discriminator_that_trains_local_generators_is_refused(data):
 
 
 @pytest.mark.full
-def test_both_forms_do_the_same_with_the_same_weights(data):
+def test_stacked_and_separate_networks_train_alike_from_same_weights(data):
     parts = parts_of(data, units=[8], optimizer=lambda rate: keras.optimizers.SGD(10 * rate))
     options = {"parts": parts, "loss": "wasserstein", "gradient_penalty": 1.0}
     stacked, separate = (recipe_of(data, stacked=form, **options) for form in (True, False))
@@ -143,7 +143,7 @@ def test_both_forms_do_the_same_with_the_same_weights(data):
     loops = [loop_of(recipe, data, batch_size=24) for recipe in (stacked, separate)]
     for loop in loops:
         loop.run(0, 2)
-    found, expected = (  # a norm is that of all that an objective changes, so the two forms have others
+    found, expected = (  # a norm covers all that an objective changes, so it differs between the forms
         {name: value for name, value in loop.accumulators.read().items() if "grad_norm/" not in name} for loop in loops
     )
     assert found == pytest.approx(expected, abs=1e-5)
@@ -158,7 +158,7 @@ def test_both_forms_do_the_same_with_the_same_weights(data):
 
 
 @pytest.mark.full
-def test_messengers_are_copies_of_the_moment_and_their_optimizer_is_reset(data):
+def test_messengers_are_current_copies_and_their_optimizer_is_reset(data):
     recipe = recipe_of(data, messenger_every=2, messenger_optimizer="reset")
     source, messenger = named(recipe)["discriminators"], named(recipe)["messengers"]
     messenger.optimizer = keras.optimizers.SGD(0.0)  # so that they stay as they were copied
@@ -172,7 +172,7 @@ def test_messengers_are_copies_of_the_moment_and_their_optimizer_is_reset(data):
 
 
 @pytest.mark.full
-def test_the_global_generator_learns_from_the_local_pairs(data):
+def test_global_generator_learns_from_local_pairs(data):
     recipe = recipe_of(data, parts=parts_of(data), messenger_every=5, samples=1000)
     loop, evaluator = loop_of(recipe, data, batch_size=192), evaluator_of(recipe, data)
     loop.run(0, 200)
@@ -185,7 +185,7 @@ def test_the_global_generator_learns_from_the_local_pairs(data):
 
 
 @pytest.mark.full
-def test_what_cannot_be_stacked_is_built_separately_or_refused(data):
+def test_networks_that_cannot_be_stacked_are_separate_or_refused(data):
     assert_refused("25 examples .* a multiple of 2", loop_of, recipe_of(data), data, batch_size=25)
     images = digits()
     conv = parts_of(images, model=dcgan, filters=[2, 4])

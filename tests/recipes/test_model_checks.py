@@ -1,4 +1,4 @@
-"""Targets that a loss would misread are refused in one line; what it reads is not."""
+"""Targets that a loss would misread are refused in one line; valid ones are accepted."""
 
 import keras
 import numpy as np
@@ -22,14 +22,14 @@ MISREAD = {
 
 
 @pytest.mark.parametrize("case", MISREAD)
-def test_targets_that_a_loss_misreads_are_refused(case):
+def test_targets_that_loss_would_misread_are_refused(case):
     loss, shape, targets, message = MISREAD[case]
     assert_refused(f"^y: .*{message}|^y has .*{message}", check_targets, targets, {ONE: Loss(loss)}, {ONE: shape}, "y")
     outputs = {"a": targets, "b": LABELS}
     assert_refused(r"^y\['a'\]", check_targets, outputs, {"a": Loss(loss), "b": Loss("mse")}, {"a": shape}, "y")
 
 
-def test_targets_that_a_loss_reads_are_taken():
+def test_valid_targets_are_accepted():
     for loss, shape, targets in (
         (BINARY, (None, 1), LABELS / 2),
         (SPARSE, (None, 3), LABELS[:, None].astype(np.float32)),

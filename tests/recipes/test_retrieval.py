@@ -1,4 +1,4 @@
-"""Retrieval: distances and triplets by the definition, neighbors against a search in loops, and that it learns."""
+"""Retrieval: distances and triplets match their definitions, metrics match a search in loops, and it learns."""
 
 import functools
 import itertools
@@ -50,7 +50,7 @@ def gradient(embeddings, weights, *, squared=False):
 
 @settings(max_examples=25)
 @given(batch=st.integers(1, 9), size=st.integers(1, 5), squared=st.booleans())
-def test_distances_are_those_of_the_definition(batch, size, squared):
+def test_distances_match_definition(batch, size, squared):
     points = drawn(batch, size).astype(np.float64)
     expected = np.linalg.norm(points[:, None] - points[None], axis=-1) ** (2 if squared else 1)
     found = pairwise_distances(tf.constant(points, tf.float32), squared=squared)
@@ -129,7 +129,7 @@ def traced(mining, margin):
 
 @pytest.mark.parametrize(("mining", "margin"), [("batch_all", 0.5), ("batch_hard", 0.5), ("semi_hard", None)])
 @given(batch=batches())
-def test_triplets_and_loss_are_those_of_the_definition(mining, margin, batch):
+def test_triplets_and_loss_match_definition(mining, margin, batch):
     points, targets, weights = batch
     distances = np.sqrt(np.square(points[:, None] - points[None]).sum(-1))
     expected = np.array(expected_triplets(mining, distances, targets, weights), np.float32).reshape(-1, 2)
@@ -180,7 +180,7 @@ def expected_metrics(embeddings, targets, order, recall_at):
 
 @functools.cache
 def traced_metrics(recall_at):
-    """Return the measures as a function that is traced once, for any number of examples."""
+    """Return the metrics as a function that is traced once, for any number of examples."""
     specs = [tf.TensorSpec([None, None]), tf.TensorSpec([None], tf.int64), tf.TensorSpec([None], tf.int64)]
     return tf.function(lambda *given: retrieval_metrics(*given, recall_at), autograph=False, input_signature=specs)
 
@@ -200,11 +200,11 @@ def splits(draw):
 
 @settings(max_examples=60)
 @given(split=splits(), recall_at=st.sampled_from([(1, 5, 20), (1,), (3, 2), (40,)]))
-def test_measures_are_those_of_a_search_by_hand_with_ties(split, recall_at):
+def test_metrics_match_exhaustive_search_with_ties(split, recall_at):
     assert found_metrics(*split, recall_at) == pytest.approx(expected_metrics(*split, recall_at), abs=1e-6)
 
 
-def test_measures_are_those_of_a_search_by_hand_over_several_blocks(monkeypatch):
+def test_metrics_match_exhaustive_search_over_several_blocks(monkeypatch):
     monkeypatch.setattr(metric_learning, "QUERIES_AT_ONCE", 16)
     traced_metrics.cache_clear()
     generator = np.random.default_rng(0)
@@ -218,7 +218,7 @@ def test_measures_are_those_of_a_search_by_hand_over_several_blocks(monkeypatch)
     traced_metrics.cache_clear()
 
 
-def test_neighbors_are_of_the_other_half_nearest_first():
+def test_neighbors_come_from_other_half_nearest_first():
     angles = np.array([0.0, 0.1, 0.3, 0.2, 0.1, 0.1])
     points = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
     half = np.array([0, 1, 1, 1, 0, 1])
@@ -260,7 +260,7 @@ def test_padding_is_in_no_triplet_and_no_metric():
     np.testing.assert_array_equal(found.metrics["anchors"][:9], expected.metrics["anchors"])
 
 
-def test_the_metrics_say_how_far_pairs_are_and_whether_all_collapse():
+def test_metrics_show_pair_distances_and_collapse():
     targets = [0, 0, 1, 1, 2]
     points = [[1, 0], [5, 0], [0, 0.1], [0, 1], [-3, 0]]  # only their directions count
     good = Retrieval(**USUAL).compute(identity, batch_of(points, targets))
@@ -276,7 +276,7 @@ def test_the_metrics_say_how_far_pairs_are_and_whether_all_collapse():
     assert float(collapsed.losses["triplet"]) == pytest.approx(0.2)
 
 
-def test_squared_distances_and_the_soft_margin_are_taken():
+def test_soft_margin_works_with_plain_and_squared_distances():
     batch = batch_of([[1, 0], [0, 1], [-1, 0]], [0, 0, 1])
     # Anchor 0: positive sqrt(2), negative 2. Anchor 1: sqrt(2) and sqrt(2).
     gaps = {False: np.array([np.sqrt(2) - 2, 0.0]), True: np.array([-2.0, 0.0])}
@@ -287,7 +287,7 @@ def test_squared_distances_and_the_soft_margin_are_taken():
 
 
 @pytest.mark.full
-def test_an_evaluation_is_of_the_split_as_a_whole_and_training_gathers_classes(data):
+def test_evaluation_covers_whole_split_and_training_improves_metrics(data):
     recipe = retrieval(parts=parts_of(data), embedding_size=16)
     (network,) = recipe.networks
     network.optimizer.build(network.model.trainable_variables)
@@ -313,7 +313,7 @@ def test_an_evaluation_is_of_the_split_as_a_whole_and_training_gathers_classes(d
     assert measured["metric/positive_distance"] < 0.8 * measured["metric/negative_distance"]
 
 
-def test_a_wrong_option_is_one_clear_line(data):
+def test_invalid_options_and_data_are_refused(data):
     for options, message in (
         ({"mining": "semihard"}, "'semi_hard'"),
         ({"recall_at": [1, 500]}, "validation split has 180 images"),
@@ -321,7 +321,7 @@ def test_a_wrong_option_is_one_clear_line(data):
         assert_refused(message, retrieval, **{"parts": parts_of(data), **options})
     mixed = {"inputs": tf.zeros([2, 4]), SOFT_TARGETS: tf.eye(2)}
     assert_refused("triplet loss needs one class", Retrieval(**USUAL).compute, identity, mixed)
-    # 5 classes of 3: the halves, which are counted class by class, hold 10 and 5.
+    # 5 classes of 3: the halves, which are counted class by class, have 10 and 5.
     targets = np.tile(np.repeat(np.arange(5), 3), 4)
     source = ArraySource({"inputs": np.zeros((60, 4), np.float32), "targets": targets}, lambda rows: rows)
     parts = np.split(np.arange(60, dtype=np.int64), [30, 45])

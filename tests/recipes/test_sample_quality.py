@@ -1,4 +1,4 @@
-"""How good samples are: coverage, what a classifier sees, averages over generators, pictures."""
+"""Quality of samples: coverage of modes, distances of features and class shares, and the classifier that is used."""
 
 import math
 import shutil
@@ -29,7 +29,7 @@ from tests.support.refusals import assert_refused
 
 
 class Brightness:
-    """Stand for a classifier of two classes: dark and bright images; its features are mean and deviation."""
+    """Stand in for a classifier of dark and bright images; its features are mean and deviation."""
 
     def __call__(self, images):
         mean = tf.reduce_mean(images, axis=(1, 2, 3))
@@ -37,7 +37,7 @@ class Brightness:
         return features, tf.stack([-mean, mean], axis=1)
 
 
-def test_images_are_judged_by_a_classifiers_features_and_classes():
+def test_image_quality_uses_features_and_classes_of_classifier():
     quality = ImageQuality(2, Brightness())
     images = tf.random.stateless_uniform([60, 8, 8, 1], [1, 2], -1.0, 1.0)
     targets = tf.cast(tf.reduce_mean(images, axis=(1, 2, 3)) > 0.0, tf.int64)
@@ -57,7 +57,7 @@ LABELS = st.lists(st.integers(0, CLASSES - 1), min_size=1, max_size=50)
 
 @settings(deadline=None, max_examples=20)
 @given(LABELS, LABELS)
-def test_distances_are_those_of_the_definition(first, second) -> None:
+def test_share_distances_match_definition(first, second) -> None:
     p, q = (class_shares(tf.constant(labels, tf.int64), CLASSES).numpy() for labels in (first, second))
     np.testing.assert_allclose(p, np.bincount(first, minlength=CLASSES) / len(first), rtol=1e-6)
     found = {name: float(value) for name, value in share_distances(tf.constant(p), tf.constant(q)).items()}
@@ -93,15 +93,15 @@ def features(seed: int, count: int, width: int, scale: float = 1.0) -> np.ndarra
 
 @settings(deadline=None, max_examples=20)
 @given(SEEDS, st.integers(12, 40), st.integers(12, 40), st.integers(1, 8))
-def test_distance_is_that_of_the_definition(seed, first_count, second_count, width) -> None:
+def test_frechet_distance_matches_definition(seed, first_count, second_count, width) -> None:
     first, second = features(seed, first_count, width), features(seed + 1, second_count, width)
     there = expected(first.astype(np.float64), second.astype(np.float64))
     assert distance(first, second) == pytest.approx(there, rel=1e-4, abs=1e-4)
     assert distance(second, first) == pytest.approx(there, rel=1e-4, abs=1e-4)
 
 
-def test_fewer_examples_than_features_and_dead_features_stay_exact() -> None:
-    """Covariances without full rank: a root of the product S1 S2 would leave errors of 1e-8 times their size."""
+def test_frechet_distance_is_accurate_for_singular_covariances() -> None:
+    """For covariances without full rank, a root of the product S1 S2 would leave errors of 1e-8 times their size."""
     generator = np.random.default_rng(0)
     first = np.maximum(1000.0 * generator.normal(size=(20, 64)), 0.0).astype(np.float32)
     first[:, 5:20] = 0.0
@@ -147,7 +147,7 @@ def mode_metrics_expected(samples: list[tuple[float, float]]) -> dict[str, float
 @settings(deadline=None, max_examples=30)
 @given(st.lists(PLACES, min_size=1, max_size=40))
 @example([(0.25, 0.0)] * 3 + [(4.0, -0.75), (3.25, 4.25)])  # one mode, however good; 3 deviations, and 3.16
-def test_measures_are_those_of_the_definition(samples) -> None:
+def test_mode_metrics_match_definition(samples) -> None:
     found = mode_metrics(tf.constant(samples, tf.float32), tf.constant(MODES), STD)
     values = {name: float(value) for name, value in found.items()}
     assert values == pytest.approx(mode_metrics_expected(samples), abs=1e-5)
@@ -165,7 +165,7 @@ def run(tmp_path_factory) -> tuple[Path, dict]:
 
 
 @pytest.mark.full
-def test_predictions_are_those_of_the_runs_best_evaluation(run) -> None:
+def test_classifier_predictions_match_best_evaluation_of_run(run) -> None:
     split = restore(str(run[0]), read_config(str(run[0]))).held_out["test"]
     examples = split.examples(range(split.split.size))
     classifier = load_classifier(str(run[0]), SimpleNamespace(**ASKED))
@@ -178,11 +178,11 @@ def test_predictions_are_those_of_the_runs_best_evaluation(run) -> None:
         logits = layer(logits, training=False)
     np.testing.assert_allclose(logits, shown, atol=1e-5)
     accuracy = float(np.mean(shown.numpy().argmax(axis=1) == examples["targets"]))
-    assert accuracy == pytest.approx(run[1]["test"]["metric/accuracy"], abs=1e-6)  # with the averages, of the best
+    assert accuracy == pytest.approx(run[1]["test"]["metric/accuracy"], abs=1e-6)  # averaged weights, best checkpoint
 
 
 @pytest.mark.full
-def test_what_is_no_classifier_of_this_data_or_has_code_that_nobody_named_is_refused(run, tmp_path) -> None:
+def test_unsuitable_classifier_or_unnamed_plugin_is_refused(run, tmp_path) -> None:
     config = yaml.safe_load((run[0] / "config.yaml").read_text())
     signal = {"_target_": "tests.support.signals.Signal", "steps": [1]}
     own = {"plugins": ["tests.support"], "hooks": {**config["hooks"], "signal": signal}}

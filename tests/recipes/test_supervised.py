@@ -1,4 +1,4 @@
-"""Any loss and metrics of Keras: steps and evaluations are those of Keras, on targets of every kind."""
+"""Any loss and metrics of Keras: steps and evaluations match those of Keras, on targets of every kind."""
 
 from collections.abc import Callable
 from typing import Any
@@ -104,17 +104,17 @@ def masked() -> keras.Model:
 
 
 def for_keras(weights: Any, kind: str) -> Any:
-    """Return weights of examples as Keras takes them beside maps and sequences: one for each value of the loss."""
+    """Return weights of examples as Keras expects them for maps and sequences: one for each value of the loss."""
     more = {"maps": (6, 6), "labels of a sequence": (6,), MASKED: (6,)}.get(kind, ())
     return np.broadcast_to(np.reshape(weights, [-1, *([1] * len(more))]), [len(weights), *more])
 
 
 def trained_by_keras(kind: str, data: Data) -> tuple[keras.Model, list[float]]:
-    """Return what `train_on_batch` makes of the same batches, and the loss of each."""
+    """Return the model that `train_on_batch` trains on the same batches, and the loss of each batch."""
     *_, build, options = KINDS[kind]
     model = build()
     weights = {} if "loss_weights" not in options else {"loss_weights": {"sign": 1.0, **options["loss_weights"]}}
-    iou = keras.metrics.BinaryIoU(name="iou", dtype="float32")  # by default Keras cuts weights to whole numbers
+    iou = keras.metrics.BinaryIoU(name="iou", dtype="float32")  # by default Keras truncates weights to whole numbers
     metrics = ["binary_accuracy", iou] if kind == "maps" else options["metrics"]
     model.compile(keras.optimizers.SGD(RATE), options["loss"], weighted_metrics=metrics, **weights)
     batches, losses = TrainingBatches(data.train, batch_size=BATCH, seed=0), []
@@ -132,7 +132,7 @@ def trained_by_keras(kind: str, data: Data) -> tuple[keras.Model, list[float]]:
     "kind",
     [pytest.param(each, marks=() if each in ("one output", "texts", MASKED) else pytest.mark.full) for each in KINDS],
 )
-def test_steps_and_evaluations_are_those_of_keras(kind) -> None:
+def test_steps_and_evaluations_match_keras(kind) -> None:
     inputs, targets, build, options = KINDS[kind]
     data = data_of(inputs, targets, WEIGHTS)
     recipe = supervised(parts=parts_of(data, model=build, optimizer=keras.optimizers.SGD), **options)
@@ -201,7 +201,7 @@ MEASURED = {
 
 
 @pytest.mark.parametrize("case", MEASURED)
-def test_metrics_are_those_of_keras_or_of_ones_own(case) -> None:
+def test_keras_and_custom_metrics_give_expected_values(case) -> None:
     metric, targets, outputs, expected = MEASURED[case]
     measures, output = Measures([metric], activation=None, kind=None), ObjectiveOutput({})
     measures.add(output, {}, tf.constant(targets), tf.constant(outputs), training=False)
@@ -210,12 +210,12 @@ def test_metrics_are_those_of_keras_or_of_ones_own(case) -> None:
 
 
 @pytest.mark.parametrize("loss", [lambda y_true, y_pred: tf.square(y_true - y_pred), "mse"])
-def test_a_loss_of_numbers_is_one_for_each_example(loss) -> None:
+def test_loss_of_numbers_is_one_value_per_example(loss) -> None:
     found, _ = Loss(loss).each(tf.constant(LABELS[:, None]), tf.constant(FOUND[:, 1]), from_logits=False)
     np.testing.assert_array_equal(found, [1.0, 0.0, 4.0, 9.0])
 
 
-def test_micro_batches_divide_by_what_counts_in_the_whole_batch() -> None:
+def test_micro_batches_divide_by_unmasked_count_of_whole_batch() -> None:
     words, labels, build, options = KINDS[MASKED]
     data, values, weights = data_of(words, labels), [], []
     for count in (1, 4):
@@ -229,7 +229,7 @@ def test_micro_batches_divide_by_what_counts_in_the_whole_batch() -> None:
         np.testing.assert_allclose(one, several, atol=1e-6)
 
 
-def test_evaluations_in_batches_are_means_of_all_that_counts() -> None:
+def test_evaluation_in_batches_averages_over_all_unmasked_values() -> None:
     words, labels, build, _ = KINDS[MASKED]
     trainer = hookline.Trainer(build(), keras.optimizers.SGD(1e-9), KINDS[MASKED][3]["loss"], ["accuracy"])
     trainer.fit(words, labels, epochs=1, verbose=0)
@@ -239,7 +239,7 @@ def test_evaluations_in_batches_are_means_of_all_that_counts() -> None:
     assert whole["accuracy"] == pytest.approx(np.mean((found == labels)[words > 0]))
 
 
-def test_a_network_without_an_activation_gives_logits() -> None:
+def test_network_without_final_activation_gives_logits() -> None:
     data, loss = data_of(VECTORS, SIGNS), {"loss": "binary_crossentropy", "metrics": ["accuracy"]}
     ends = [supervised(parts=parts_of(data, model=lambda end=end: dense(3, end)), **loss) for end in ("sigmoid", None)]
     assert [len(each.networks[0].final_activations) for each in ends] == [1, 0]
@@ -270,7 +270,7 @@ class Listed(keras.Model):
         return [self.network(inputs), 1.0 - self.network(inputs)]
 
 
-def test_probabilities_of_an_unknown_end_are_none_of_logits() -> None:
+def test_outputs_of_unknown_last_layer_are_taken_as_probabilities() -> None:
     model, loss = dense(3, "sigmoid"), "binary_crossentropy"
     ended = keras.Model(model.inputs[0], keras.layers.Rescaling(0.9)(model.outputs[0]))
     expected = np.mean(keras.losses.binary_crossentropy(SIGNS[90:120].astype("float32"), ended(VECTORS[90:120])))
@@ -288,7 +288,7 @@ def test_inputs_can_be_the_targets() -> None:
     assert evaluator_of(recipe, data).run(0)["loss/total"] == pytest.approx(expected, rel=1e-5)
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_unsuitable_data_losses_and_metrics_are_refused() -> None:
     parts = parts_of(data_of(VECTORS, SUMS), model=lambda: dense(3))
     recipe = supervised(parts=parts, loss="mean_squared_error")  # [n, 1] against [n, 3] would be broadcast
     assert_refused("task.outputs=1", loop_of, recipe, parts.data, batch_size=BATCH)
@@ -309,7 +309,7 @@ def test_what_does_not_fit_is_refused() -> None:
     assert_refused("mask_zero=False", trainer.fit, WORDS, WORDS, verbose=0)
 
 
-def test_python_takes_targets_of_several_outputs() -> None:
+def test_python_trainer_accepts_targets_of_several_outputs() -> None:
     rows = slice(0, 90)
     y = {"sum": SUMS[rows], "sign": SIGNS[rows]}
     losses = {"sum": "mse", "sign": "binary_crossentropy"}

@@ -32,7 +32,7 @@ TECHNIQUES = [
     name for name in sorted(catalogue()) if issubclass(load(name), GraphHook) and not issubclass(load(name), HostHook)
 ]
 SAVING = "checkpoint"
-"""The hook that does not save at the same moments in two runs."""
+"""The hook whose saves come at different moments in two runs."""
 BETWEEN, EVALUATION = "within an epoch, between reports", "during an evaluation"
 CHANGE = "right after a change of state"
 REPORT = 4
@@ -56,7 +56,7 @@ class Case:
     more: tuple[str, ...] = ()
 
     def overrides(self):
-        """Return what a small run of it needs, with changes of state in its middle."""
+        """Return the overrides for a small run of it, with changes of state in the middle."""
         given = {"trainer.evaluate_every_epochs": "1", "trainer.report_every_steps": str(REPORT)}
         given["trainer.accumulation_steps"] = str(self.parts)
         if self.recipe == "clothing_retrieval":
@@ -197,7 +197,7 @@ def directory(tmp_path):
     gc.collect()
 
 
-def test_micro_batches_masks_an_evaluation_and_an_animation_resume(directory):
+def test_run_with_micro_batches_masks_and_animation_resumes(directory):
     whole = make_whole(Case("baseline", "prune", 2, ("hooks.pictures.animate=true",)), directory)
     assert list(whole.directory.glob("pictures/*.gif"))
     cuts = {cut: kind for cut, kind in choose_cuts(whole).items() if CHANGE in kind or EVALUATION in kind}
@@ -208,7 +208,7 @@ def test_micro_batches_masks_an_evaluation_and_an_animation_resume(directory):
 
 @pytest.mark.long
 @pytest.mark.parametrize("case", ALL, ids=[f"{case.recipe}-{case.hook}-{case.parts}" for case in ALL])
-def test_a_recipe_with_a_hook_resumes_from_every_cut(case, directory):
+def test_recipe_with_a_hook_resumes_from_every_cut(case, directory):
     try:
         whole = make_whole(case, directory)
     except UserError as error:

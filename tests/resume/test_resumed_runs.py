@@ -1,4 +1,4 @@
-"""Runs that are ended and resumed: the bits, the curves and the results of those that were never ended."""
+"""Runs that are interrupted and resumed have the bits, curves and results of uninterrupted ones."""
 
 import json
 import shutil
@@ -22,14 +22,14 @@ EXTRAS = {"mlflow", "wandb"}  # need packages that the tests do not
 WATCHING = [name for name in sorted(catalogue()) if issubclass(load(name), HostHook) and name not in EXTRAS]
 WHOLE = ("trainer.epochs=3", "trainer.report_every_steps=4", "trainer.monitor_mode=max", "hooks.advisor=null")
 WHOLE += (f"+hooks=[{','.join(WATCHING)}]",)
-"""With every hook that watches. The largest loss is the best, so that the best step lies before all cuts."""
+"""With every host hook. The largest loss is the best, so that the best step lies before all cuts."""
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     directory = tmp_path_factory.mktemp("whole") / "run"
     summary = run_small("bnn", *WHOLE, run_dir=directory)
-    assert summary["best"]["step"] < summary["steps"]  # the test needs weights that are not those of the end
+    assert summary["best"]["step"] < summary["steps"]  # the best weights must differ from the last
     for name in set(WATCHING) - {"advisor"}:
         assert summary["hooks"][name]["host_seconds"] >= 0.0
     return directory, summary
@@ -42,7 +42,7 @@ CUTS = [
 
 
 @pytest.mark.parametrize(("cuts", "evaluation", "more"), CUTS)
-def test_a_resumed_run_is_the_whole_run(whole, cuts, evaluation, more, tmp_path):
+def test_resumed_run_matches_the_whole_run(whole, cuts, evaluation, more, tmp_path):
     directory = tmp_path / "run"
     summary = run_cut("bnn", *WHOLE, *more, cuts=cuts, run_dir=directory, evaluation=evaluation)
     check_same(directory, summary, *whole)
@@ -50,7 +50,7 @@ def test_a_resumed_run_is_the_whole_run(whole, cuts, evaluation, more, tmp_path)
     assert curves(directory, "train") == curves(whole[0], "train")
 
 
-def test_a_run_that_a_hook_has_stopped_makes_no_step_after_it_is_resumed(tmp_path):
+def test_run_stopped_by_a_hook_takes_no_step_when_resumed(tmp_path):
     common = ("trainer.epochs=5", "trainer.monitor_mode=max", "hooks.early_stopping.patience=1", "hooks.advisor=null")
     whole = run_small("bnn", *common, run_dir=tmp_path / "whole")
     assert whole["status"] == "stopped"
@@ -61,7 +61,7 @@ def test_a_run_that_a_hook_has_stopped_makes_no_step_after_it_is_resumed(tmp_pat
 
 
 def left_at(steps, directory, *overrides):
-    """Make a run that was left after some steps."""
+    """Make a run that was interrupted after some steps."""
     hook = f"+hooks.signal={{_target_:tests.support.signals.Signal,steps:[{steps}]}}"
     with pytest.raises(Interrupted) as error:
         run_small("bnn", *WHOLE, PLUGIN, hook, *overrides, run_dir=directory)
@@ -70,7 +70,7 @@ def left_at(steps, directory, *overrides):
 
 
 @pytest.mark.full
-def test_an_interrupted_run_keeps_its_config_and_is_completed_by_one_process_once(tmp_path, monkeypatch):
+def test_interrupted_run_is_locked_keeps_its_config_and_completes_once(tmp_path, monkeypatch):
     refused, send = [], Signal.on_chunk_end
 
     def try_and_send(hook, run, report):
@@ -104,7 +104,7 @@ def test_an_interrupted_run_keeps_its_config_and_is_completed_by_one_process_onc
 
 
 @pytest.mark.full
-def test_out_of_time_is_no_error_and_without_a_checkpoint_a_run_starts_again(whole, tmp_path):
+def test_paused_run_resumes_and_without_a_checkpoint_starts_again(whole, tmp_path):
     directory = tmp_path / "run"
     with pytest.raises(Interrupted) as error:
         run_small("bnn", *WHOLE, "trainer.max_seconds=0.001", run_dir=directory)
@@ -129,7 +129,7 @@ def write_arrays(path, seed):
     return path
 
 
-def test_an_invalid_environment_is_reported(tmp_path):
+def test_invalid_environment_file_is_reported(tmp_path):
     (tmp_path / "config.yaml").write_text("{model: {}, trainer: {}, hooks: {}}")
     other = '{"packages": {}, "cpu_flags": {"a": 1}, "plugins": {}, "python": {"a": {}}}'
     for text in ("[]", "[" * 100_000, '{"packages": [], "plugins": [1]}', other):
@@ -140,7 +140,7 @@ def test_an_invalid_environment_is_reported(tmp_path):
 
 
 @pytest.mark.full
-def test_data_may_move_but_not_change_and_another_environment_is_reported(tmp_path):
+def test_data_may_move_but_not_change_and_new_environment_is_reported(tmp_path):
     path, other = (write_arrays(tmp_path / name / "a.npz", seed) for seed, name in enumerate(("here", "other")))
     overrides = ["data=arrays", f"data.path={path}", "trainer.batch_size=32", "data.classes=4"]
     directory = left_at(5, tmp_path / "run", *overrides)
@@ -160,7 +160,7 @@ def test_data_may_move_but_not_change_and_another_environment_is_reported(tmp_pa
 
 
 @pytest.mark.full
-def test_a_run_on_a_full_disk_is_not_complete_and_is_finished_later(whole, tmp_path, monkeypatch):
+def test_run_on_a_full_disk_is_unsaved_and_finishes_later(whole, tmp_path, monkeypatch):
     written = []
 
     def write(path, snapshot, *arguments):

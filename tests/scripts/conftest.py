@@ -1,4 +1,4 @@
-"""What the tests of several scripts share: finished runs cost seconds."""
+"""Fixtures shared by the tests of several scripts, since a finished run takes seconds."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from tests.support.command import run_small
 
 @pytest.fixture(scope="session")
 def small_bnn(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run of a small binary network; whoever writes into it takes a copy."""
+    """Return a finished run of a small binary network; tests that write into it make a copy."""
     run = tmp_path_factory.mktemp("small") / "bnn"
     run_small("bnn", run_dir=run)
     return run

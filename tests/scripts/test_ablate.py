@@ -1,4 +1,4 @@
-"""The command that takes a recipe's hooks away in turn: its variants, its jobs, its table."""
+"""The ablation command, which removes a recipe's hooks in turn: its variants, its jobs, its table."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ FAKE = Path(__file__).resolve().parents[1] / "support" / "fake_measured.py"
 NEEDED = "The hook 'frozen_mask' follows the masks of 'prune'"
 
 
-def test_each_technique_hook_is_taken_away_alone_with_its_values():
+def test_each_variant_removes_one_technique_hook_and_its_overrides():
     variants = variants_of(["recipe=frozen_mask", "hooks.prune.final_sparsity=0.9", "+hooks=ema"])
     assert list(variants) == ["whole", "without prune", "without frozen_mask", "without ema"]
     assert variants["without prune"] == ["recipe=frozen_mask", "+hooks=ema", "hooks.prune=null"]
@@ -23,7 +23,7 @@ def test_each_technique_hook_is_taken_away_alone_with_its_values():
     assert variants_of(own)["without mine"] == ["recipe=baseline"]
 
 
-def test_a_variant_that_cannot_run_has_the_reason():
+def test_variant_that_cannot_run_gets_the_reason():
     small = ["model.units=[8]", "trainer.epochs=1", "trainer.compile=off", "hooks.tensorboard=null", "seed=0"]
     variants = variants_of(["recipe=frozen_mask", *small])
     monitor = "trainer.monitor=${hooks.bnn_rounding.kernel_quantizer}"
@@ -34,7 +34,7 @@ def test_a_variant_that_cannot_run_has_the_reason():
     assert "kernel_quantizer" in reasons["config"]
 
 
-def test_the_table_compares_every_variant_with_the_whole(tmp_path, capfd, monkeypatch):
+def test_table_compares_variants_with_whole_recipe_and_runs_are_reused(tmp_path, capfd, monkeypatch):
     monkeypatch.setattr(run, "TRAIN", FAKE)
     monkeypatch.setattr(ablate, "reasons_against", lambda variants: {"without prune": f"{NEEDED}."})
     assert ablate.main(["recipe=frozen_mask", f"out={tmp_path}/out", "seeds=0,2,13"]) == 1
@@ -52,17 +52,17 @@ def test_the_table_compares_every_variant_with_the_whole(tmp_path, capfd, monkey
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*/summary.json")} == made
 
 
-def test_a_mistake_is_one_line_and_makes_nothing(capfd, monkeypatch, tmp_path):
+def test_mistake_is_reported_in_one_line_and_nothing_is_written(capfd, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(ablate, "reasons_against", lambda variants: dict.fromkeys(variants, "No such data."))
     run = tmp_path / "run"
     run.mkdir()
-    (run / "config.yaml").touch()  # of a run that a sweep would hide
+    (run / "config.yaml").touch()  # a run, which a sweep in its directory would hide
     for arguments, word in (
         (["recipe=bnn", "out=run"], "out=run holds files"),
         (["recipe=bnn", "seed=1"], "seeds=0,1,2"),
         (["recipe=baseline"], "no technique hook"),
-        (["recipe=bnn"], "No such data."),  # the whole cannot run
+        (["recipe=bnn"], "No such data."),  # the whole recipe cannot run
     ):
         assert_one_line(ablate.main, arguments, word, capfd)
         assert list(tmp_path.iterdir()) == [run]

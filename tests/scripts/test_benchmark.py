@@ -1,4 +1,4 @@
-"""Contenders do the same work, all of it; the figures that come of it, and real turns."""
+"""Contenders that do the same work, the figures computed from their speeds, and real measurements."""
 
 import importlib
 import json
@@ -13,7 +13,7 @@ from hookline.scripts.benchmarks.worker import MODULES, Settings, find_contender
 from tests.support.refusals import assert_one_line, assert_refused
 
 
-def test_mistakes_are_one_line(capsys) -> None:
+def test_mistakes_are_reported_in_one_line(capsys) -> None:
     for arguments, word in (
         (["what=input", "chart=x.pdf"], ".png"),
         (["what=training", "case=cnn", "contenders=kears*"], "kears*"),
@@ -24,7 +24,7 @@ def test_mistakes_are_one_line(capsys) -> None:
 BASELINE = "tf.data, batch by batch"
 
 
-def test_contenders_run_in_processes_of_their_own(tmp_path, capsys, monkeypatch) -> None:
+def test_contenders_run_in_separate_processes_and_missing_ones_are_left_out(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.setattr(benchmark, "find_contenders", lambda what: {"scale": [BASELINE, "pytorch"]})
     out, chart = tmp_path / "figures.json", tmp_path / "figures.png"
     small = ["repeats=2", "seconds=0.02", "batch_size=16", "threads=1"]
@@ -41,7 +41,7 @@ def test_contenders_run_in_processes_of_their_own(tmp_path, capsys, monkeypatch)
         assert_refused(word, benchmark.compare, "scale", [name], benchmark.Options("input"))
 
 
-def test_figures_are_medians_and_ratios_are_of_the_same_turn(capsys, monkeypatch, tmp_path) -> None:
+def test_speeds_are_medians_and_ratios_compare_the_same_turn(capsys, monkeypatch, tmp_path) -> None:
     speeds = {
         "hookline": [200.0, 330.0, 100.0],
         "keras fit": [1.0, 1.0, 1.0],
@@ -65,7 +65,7 @@ def test_figures_are_medians_and_ratios_are_of_the_same_turn(capsys, monkeypatch
     assert (tmp_path / "chart.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_our_runs_and_keras_train_the_same_models() -> None:
+def test_hookline_and_keras_contenders_have_equal_weight_shapes() -> None:
     assert all(find_contenders(what) for what in MODULES)
     for case in (LENET_5, CNN):
         node = dict(compose(Settings(), case, []).config["model"])

@@ -17,7 +17,7 @@ def hard_tanh() -> Backward:
 """
 
 
-def test_every_kind_of_overridden_gradient_is_judged(capsys):
+def test_gradients_of_custom_ops_and_quantizers_are_judged(capsys):
     assert main(["recipe=custom_gradient"]) == 0
     assert "product   exact" in capsys.readouterr().out
     found = check(["recipe=bnn", *SMALL])
@@ -25,7 +25,7 @@ def test_every_kind_of_overridden_gradient_is_judged(capsys):
     assert "/dense_2_input_quantizer" in found[1].op
 
 
-def test_a_wrong_gradient_fails_and_one_changed_on_purpose_does_not(tmp_path, monkeypatch, capsys):
+def test_wrong_gradient_fails_and_one_changed_on_purpose_does_not(tmp_path, monkeypatch, capsys):
     (tmp_path / "my_backwards.py").write_text(PLUGIN)
     monkeypatch.syspath_prepend(str(tmp_path))
     second = ("_target_=hookline.hooks.gradient_override.GradientOverride", "layers=dense_2", "backward=reverse")

@@ -1,4 +1,4 @@
-"""What the scripts share: arguments, exit codes, and one line for paths that lead nowhere, whatever they look like."""
+"""What the scripts share: arguments, exit codes, and one-line errors for paths that do not exist, however odd."""
 
 import importlib
 import os
@@ -25,7 +25,7 @@ class Options:
     own: list[str] = field(default_factory=list, init=False)
 
 
-def test_values_are_read_as_the_annotations_say():
+def test_values_are_parsed_according_to_annotations():
     given = ["run=1e3", "shares=[0.5,1]", "layers=*", "count=3", "force=true", "split=test", "limit=2"]
     assert parse_options(given, Options) == Options("1e3", [0.5, 1], "*", 3, True, "test", 2)
     assert parse_options(["run=a=b", "layers=[a]", "limit=null"], Options) == Options("a=b", layers=["a"], limit=None)
@@ -62,7 +62,7 @@ def interrupt(arguments) -> None:
     raise KeyboardInterrupt
 
 
-def test_exit_codes_are_those_of_the_door(capsys, monkeypatch):
+def test_exit_codes_for_success_user_errors_and_signals(capsys, monkeypatch):
     assert make_main("usage", list, lambda options: None)(["a"]) == 0
     assert make_main("usage", refuse, print)(["run=a"]) == 2
     assert make_main("usage", list, interrupt)(["run=a"]) == 130
@@ -70,7 +70,7 @@ def test_exit_codes_are_those_of_the_door(capsys, monkeypatch):
     assert capsys.readouterr().err == "Error: no ['run=a']\nInterrupted.\nEnded by SIGTERM.\n"
     assert make_main("usage of it", refuse, print)(["run=a", "--help"]) == 0
     assert capsys.readouterr().out == "usage of it\n"
-    with pytest.raises(IndexError):  # a fault of the program keeps its traceback
+    with pytest.raises(IndexError):  # a bug in the program keeps its traceback
         make_main("usage", list, lambda options: options[0] and None)([])
     assert make_main("usage", lambda arguments: [*arguments, "parsed"], len)(["a", "b"]) == 3
     monkeypatch.setattr("sys.argv", ["script.py", "a", "b"])
@@ -91,7 +91,7 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("script", OPTIONS)
-def test_a_path_that_leads_nowhere_is_one_line(script, tmp_path, monkeypatch, capsys):
+def test_bad_path_is_reported_in_one_line_and_nothing_is_written(script, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for arguments in OPTIONS[script]:
         for path in PATHS:

@@ -1,4 +1,4 @@
-"""The command that compares runs, on directories that were made without training: tables, CSV, curves."""
+"""The compare command, on run directories written without training: tables, CSV, curves."""
 
 import csv
 import json
@@ -13,7 +13,7 @@ from tests.support.stored_runs import config_of, summary_of, write_run, write_sw
 
 @pytest.fixture
 def runs(tmp_path):
-    """Two learning rates with two seeds each, and a run that is not at its end."""
+    """Return runs of two learning rates with two seeds each, and an unfinished run."""
     for rate in (0.1, 0.2):
         for seed in (0, 1):
             overrides = ["recipe=bnn", f"seed={seed}", f"optimizer.learning_rate={rate}"]
@@ -24,7 +24,7 @@ def runs(tmp_path):
     return tmp_path / "runs"
 
 
-def test_the_tables_of_a_folder_and_of_a_sweep(runs, tmp_path, capfd):
+def test_tables_are_printed_for_directory_and_for_sweep(runs, tmp_path, capfd):
     assert main([str(runs)]) == 0
     said = capfd.readouterr().out
     rows = [line.split() for line in said.splitlines() if re.match(r"0\.[12] ", line)]
@@ -39,14 +39,14 @@ def test_the_tables_of_a_folder_and_of_a_sweep(runs, tmp_path, capfd):
     (runs / "0.1_0" / "summary.json").write_text(json.dumps({"status": "completed"}))
     assert main([str(runs)]) == 0
     assert f"  {runs}/0.1_0/summary.json is of another format" in capfd.readouterr().out
-    write_run(tmp_path / "seed=1" / "1", summary=summary_of())  # a path with an equals sign is a path
+    write_run(tmp_path / "seed=1" / "1", summary=summary_of())  # a path may contain an equals sign
     jobs = [{"run": "1", "overrides": ["recipe=bnn", "seed=0"], "status": "completed"}]
     write_sweep(tmp_path / "seed=1", *jobs, {"overrides": ["recipe=bnn"], "status": "failed", "exit_code": 1})
     assert main([f"{tmp_path}/seed=1"]) == 0
     assert "job 2: failed (exit code 1), recipe=bnn" in capfd.readouterr().out
 
 
-def test_a_csv_file_holds_plain_numbers_and_every_setting_that_differs(runs, tmp_path):
+def test_csv_contains_plain_numbers_and_settings_that_differ(runs, tmp_path):
     path = tmp_path / "table.csv"
     path.write_text("mine")
     assert main([str(runs), f"csv={path}"]) == 2
@@ -61,7 +61,7 @@ def test_a_csv_file_holds_plain_numbers_and_every_setting_that_differs(runs, tmp
     assert float(second["test/metric/accuracy/std"]) == pytest.approx(0.00707, abs=1e-5)
 
 
-def test_a_mistake_is_one_line_and_nothing_is_written(runs, tmp_path, capfd):
+def test_mistake_is_reported_in_one_line_and_nothing_is_written(runs, tmp_path, capfd):
     write_run(tmp_path / "damaged", summary={})
     for recipe in ("a", "b"):
         for rate in (0.1, 0.2):
@@ -90,7 +90,7 @@ def test_a_mistake_is_one_line_and_nothing_is_written(runs, tmp_path, capfd):
     assert "Difference to recipe=b learning_rate=0.2 units=[8,2]" in capfd.readouterr().out
 
 
-def test_curves_are_read_by_split_without_damaged_lines(tmp_path):
+def test_curves_are_read_by_split_and_damaged_lines_are_skipped(tmp_path):
     path = write_run(tmp_path / "a", losses=(1.0, 0.5))
     more = '3\n{"step": "x", "split": "train"}\n{"step": Infinity, "split": "train"}\n'
     more += '{"step": 30, "split": "train", "loss/cross_entropy": null}\n{"step": 4'

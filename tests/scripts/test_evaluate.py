@@ -1,4 +1,4 @@
-"""The evaluate command: a run and its exports, judged by the same code on the same examples; every measure by hand."""
+"""The evaluate command: a run and its exports give equal results, and measures match values computed by hand."""
 
 import csv
 import json
@@ -39,7 +39,7 @@ LOGITS = 3.0 * np.eye(3, dtype=np.float32)[PREDICTED]
 
 @pytest.fixture(scope="module")
 def run(small_bnn, tmp_path_factory) -> Path:
-    """Return a small run of a binary network that has exported itself."""
+    """Return a small run of a binary network with its export."""
     directory = Path(shutil.copytree(small_bnn, tmp_path_factory.mktemp("evaluate") / "bnn"))
     finished = restore(str(directory), read_config(str(directory)))
     (directory / "export").mkdir()
@@ -56,7 +56,7 @@ def found(folder: Path) -> dict:
 
 
 @pytest.mark.full
-def test_a_run_and_its_export_have_the_accuracy_of_the_summary(run, tmp_path):
+def test_run_and_its_export_reproduce_the_test_accuracy_in_summary(run, tmp_path):
     assert main([f"run={run}"]) == 0
     test, own = json.loads((run / "summary.json").read_text())["test"], found(run / "evaluation" / "test")
     assert own["overall"]["accuracy"] == pytest.approx(test["metric/accuracy"], abs=1e-6)
@@ -70,7 +70,7 @@ def test_a_run_and_its_export_have_the_accuracy_of_the_summary(run, tmp_path):
 
 
 @pytest.mark.full
-def test_other_data_and_another_split_are_named_as_for_training(run, tmp_path, capsys):
+def test_other_data_and_another_split_are_evaluated(run, tmp_path, capsys):
     path, foreign = tmp_path / "mine.npz", tmp_path / "foreign.keras"
     foreign.write_bytes((run / "export" / "model.keras").read_bytes())  # without a card
     pixels, labels = np.zeros((1000, 8, 8), np.uint8), np.arange(1000) % 10
@@ -85,7 +85,7 @@ def test_other_data_and_another_split_are_named_as_for_training(run, tmp_path, c
 
 
 @pytest.mark.full
-def test_a_mistake_is_one_line_and_nothing_is_written(run, tmp_path, capsys):
+def test_mistake_is_reported_in_one_line_and_nothing_is_written(run, tmp_path, capsys):
     model = run / "export/model.keras"
     foreign, bare = (shutil.copy(model, tmp_path / name) for name in ("foreign.keras", "bare.keras"))
     write_card(bare, Card("model", "best", 1, (8, 8, 1)))
@@ -113,7 +113,7 @@ def test_a_mistake_is_one_line_and_nothing_is_written(run, tmp_path, capsys):
         assert sorted([*run.rglob("*"), *tmp_path.rglob("*")]) == before
 
 
-def test_an_export_of_several_inputs_is_judged_on_inputs_of_its_shapes(tmp_path, capsys):
+def test_export_with_several_inputs_is_evaluated_on_data_of_its_shapes(tmp_path, capsys):
     rng, path, data = np.random.default_rng(0), tmp_path / "two.keras", tmp_path / "two.npz"
     rows, labels = {"a": rng.normal(size=(40, 3)).astype(np.float32), "b": rng.normal(size=(40, 2))}, np.arange(40) % 3
     arrays = {f"x_{part}_{name}": each for name, each in rows.items() for part in ("train", "test")}
@@ -132,7 +132,7 @@ def test_an_export_of_several_inputs_is_judged_on_inputs_of_its_shapes(tmp_path,
     assert found(tmp_path / "out")["overall"]["accuracy"] == pytest.approx(expected)
 
 
-def test_one_output_for_two_classes_is_judged_by_the_metrics_of_the_recipe(tmp_path):
+def test_one_output_for_two_classes_reproduces_the_test_loss_in_summary(tmp_path):
     np.savez(tmp_path / "two.npz", x_train=np.eye(3)[np.arange(300) % 3], y_train=np.arange(300) % 2)
     own = ("data=arrays", f"data.path={tmp_path}/two.npz", "task.loss=binary_crossentropy")
     test = run_small("regression", *own, run_dir=tmp_path / "run")["test"]
@@ -148,7 +148,7 @@ def made(names: tuple[str, ...] = (), peak: float | None = 255.0, scale: float =
     return Data("mine", **splits, input_shape=(2, 2, 1), classes=3, class_names=names, preparation=preparation)
 
 
-def test_data_of_other_classes_or_another_range_is_noticed():
+def test_other_classes_are_refused_and_other_input_range_gives_a_warning():
     assert check_data(made(), (2, 2, 1), ("a", "b", "c"), (-1.0, 1.0)) == []
     assert check_data(made(("a", "b", "c"), peak=None), (2, 2, 1), ("0", "1", "2"), None) == []
     for names, classes, word in (
@@ -166,7 +166,7 @@ def test_data_of_other_classes_or_another_range_is_noticed():
     assert input_range(made(peak=16, scale=2 / 16)) == pytest.approx((-1.0, 1.0))
 
 
-def test_outputs_come_in_the_order_of_the_split_without_padding():
+def test_outputs_are_collected_in_split_order_without_padding():
     inputs = np.arange(10, dtype=np.float32)[:, None]
     columns = {"inputs": inputs, "targets": np.arange(10), "sample_weights": np.arange(10, dtype=np.float32) / 2}
     split = Split("test", ArraySource(columns, lambda batch: batch), np.array([7, 2, 9, 4, 0]))
@@ -178,7 +178,7 @@ def test_outputs_come_in_the_order_of_the_split_without_padding():
     assert_refused(r"shape \[3\]", collect, lambda batch: batch["inputs"].numpy()[:, 0], split, 3)
 
 
-def test_measures_are_those_by_hand():
+def test_measures_match_values_computed_by_hand():
     judged = measure(LOGITS, LABELS, NAMES, bins=10)
     cat, dog, bird = judged.classes
     assert [cat[key] for key in ("precision", "recall", "support", "predicted")] == [1.0, 0.75, 4, 3]
@@ -188,26 +188,26 @@ def test_measures_are_those_by_hand():
     assert judged.overall["accuracy"] == pytest.approx(5 / 7)
     assert judged.overall["macro_recall"] == pytest.approx((0.75 + 0.5 + 1.0) / 3)
     assert judged.overall["macro_precision"] == pytest.approx((1.0 + 0.5 + 0.5) / 3)
-    none = measure(LOGITS[[0, 4]], np.array([0, 1]), NAMES, bins=5)  # a class without examples is in no average
+    none = measure(LOGITS[[0, 4]], np.array([0, 1]), NAMES, bins=5)  # averages leave out classes without examples
     assert (none.classes[2]["support"], none.overall["macro_f1"]) == (0, 1.0)
 
 
-def test_of_equal_classes_the_lower_label_comes_first_in_every_measure():
+def test_ties_go_to_the_lower_label_in_accuracy_and_top_5_accuracy():
     for labels, expected in ((np.arange(10), (0.1, 0.5)), (np.zeros(10, int), (1.0, 1.0))):
         overall = measure(np.zeros((10, 10), np.float32), labels, [str(name) for name in range(10)], bins=5).overall
         assert (overall["accuracy"], overall["top_5_accuracy"]) == expected
 
 
-def test_a_bin_holds_its_upper_edge_and_not_its_lower_one():
+def test_bins_include_only_their_upper_edge_and_give_calibration_errors():
     bins = reliability(np.array([0.2, 0.2000001, 0.4, 1.0, 1e-9]), np.array([True, False, True, True, False]), 5)
     assert bins["counts"].tolist() == [2, 2, 0, 0, 1]
     assert bins["accuracy"].tolist() == [0.5, 0.5, 0.0, 0.0, 1.0]
     bins = reliability(np.array([0.95, 0.95, 0.95, 0.65]), np.array([True, True, False, False]), 10)
-    expected = 3 / 4 * (0.95 - 2 / 3) + 1 / 4 * 0.65  # weighed by examples
+    expected = 3 / 4 * (0.95 - 2 / 3) + 1 / 4 * 0.65  # weighted by examples
     assert calibration_errors(bins) == (pytest.approx(expected), pytest.approx(0.65))
 
 
-def test_scores_of_probabilities_are_those_by_hand_and_finite():
+def test_probability_scores_match_values_computed_by_hand_and_stay_finite():
     logits, labels = np.log([[0.5, 0.25, 0.25], [0.1, 0.8, 0.1]]), np.array([1, 1])
     assert rank(logits, 3)[1] == pytest.approx(-np.sort(-np.exp(logits)))
     scores = measure(logits, labels, NAMES, bins=5).overall
@@ -218,7 +218,7 @@ def test_scores_of_probabilities_are_those_by_hand_and_finite():
     assert rank(large, 2)[1].tolist() == [[1.0, 0.0], [1.0, 0.0]]
 
 
-def test_an_example_counts_by_its_weight_as_if_it_came_so_often():
+def test_sample_weights_act_like_repeated_examples():
     logits, weights = np.random.default_rng(0).normal(size=(7, 10)).astype(np.float32), np.array([3, 0, 1, 2, 1, 4, 1])
     names = [str(name) for name in range(10)]
     judged = measure(logits, LABELS, names, bins=5, weights=weights / 2)
@@ -229,7 +229,7 @@ def test_an_example_counts_by_its_weight_as_if_it_came_so_often():
     assert (judged.confusion.sum(), judged.classes[0]["support"], judged.reliability["counts"].sum()) == (7, 4, 7)
 
 
-def test_an_evaluation_is_replaced_as_a_whole(tmp_path):
+def test_evaluation_directory_is_replaced_as_a_whole(tmp_path):
     folder = tmp_path / "deep" / "test"
     given = (folder, {"title": "net on data", "metrics": {}}, measure(LOGITS, LABELS, NAMES, bins=10), NAMES)
     files = ["calibration.png", "classes.csv", "confusion.csv", "confusion.png", "evaluation.json"]

@@ -1,4 +1,4 @@
-"""The export command: files with the weights that the run's evaluation uses, or one clear line."""
+"""The export command: files with the weights that the run's evaluation uses, or a one-line error."""
 
 import copy
 import os
@@ -19,7 +19,7 @@ from tests.support.command import run_small
 from tests.support.refusals import assert_one_line, assert_refused
 from tests.support.workers import run_python
 
-# What somebody runs who has the file and Keras, and nothing of this project.
+# Code of a user who has the file and Keras, but not this project.
 ELSEWHERE = """
 import sys
 class Hidden:
@@ -38,7 +38,7 @@ INPUTS = np.random.default_rng(0).uniform(size=(16, 8, 8, 1)).astype(np.float32)
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory, small_bnn: Path) -> Path:
-    """Return a directory with two runs that have exported themselves."""
+    """Return a directory with two runs and their exports."""
     directory = tmp_path_factory.mktemp("export")
     shutil.copytree(small_bnn, directory / "bnn")
     averages = ("optimizer.use_ema=true", "optimizer.ema_momentum=0.9", "hooks.advisor=null")
@@ -58,7 +58,7 @@ def latent_kernels(run: Path, tag: str = "best") -> dict[str, np.ndarray]:
     return {key.split("/")[-2]: value for key, value in tensors.items() if key.endswith("/kernel") and "network" in key}
 
 
-def test_a_keras_file_is_read_without_the_project_and_gives_the_same_outputs(runs: Path, tmp_path):
+def test_keras_file_loads_without_hookline_and_gives_the_same_outputs(runs: Path, tmp_path):
     np.save(tmp_path / "inputs.npy", INPUTS)
     paths = [runs / name / "export" / "model.keras" for name in ("frozen_mask", "bnn")]
     environment = {**os.environ, "PYTHONPATH": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
@@ -68,14 +68,14 @@ def test_a_keras_file_is_read_without_the_project_and_gives_the_same_outputs(run
         np.testing.assert_allclose(np.load(tmp_path / f"{number}.npy"), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_file_that_is_none_is_one_line(tmp_path):
+def test_invalid_file_is_refused_by_every_format(tmp_path):
     for form in FORMATS.values():
         path = tmp_path / f"a{form.suffix}"
         path.mkdir() if form.is_directory else path.write_bytes(b"nothing of the kind")
         assert_refused("cannot be loaded as|is not a valid (packed|sparse) file", form.load, path)
 
 
-def test_weights_are_the_best_ones_with_exact_zeros_and_signs(runs: Path):
+def test_export_contains_the_best_weights_with_exact_zeros_and_signs(runs: Path):
     found, saved = kernels_of(runs / "frozen_mask/export/model.keras"), latent_kernels(runs / "frozen_mask")
     assert found.keys() == {"dense_1", "dense_2", "logits"}
     for name, kernel in found.items():
@@ -87,7 +87,7 @@ def test_weights_are_the_best_ones_with_exact_zeros_and_signs(runs: Path):
     np.testing.assert_array_equal(found["logits"], latent["logits"])
 
 
-def test_the_last_checkpoint_and_the_moving_average_are_taken_when_asked(runs: Path, tmp_path, monkeypatch, capsys):
+def test_last_checkpoint_and_moving_average_are_exported_on_request(runs: Path, tmp_path, monkeypatch, capsys):
     run = runs / "frozen_mask"
     (tmp_path / "average.keras").write_text("not kept")
     monkeypatch.setattr("hookline.scripts.evaluation.has_changed", lambda run, data: True)
@@ -102,7 +102,7 @@ def test_the_last_checkpoint_and_the_moving_average_are_taken_when_asked(runs: P
         assert (kernel != latent_kernels(run, "last")[name]).any()
 
 
-def test_a_mistake_is_one_line_exit_code_2_and_writes_nothing(runs: Path, tmp_path, monkeypatch, capsys):
+def test_mistake_is_reported_in_one_line_and_nothing_is_written(runs: Path, tmp_path, monkeypatch, capsys):
     (tmp_path / "file").write_text("")
     (tmp_path / "kept.keras").write_text("precious")
     run, bare = f"run={runs / 'bnn'}", f"run={tmp_path / 'bare'}"
@@ -136,7 +136,7 @@ NODE = {"_target_": EMA, "decay": 0.9, "evaluate": True, "network": "model"}
 HOOKS = {"slow": NODE, "others": {**NODE, "network": "gen*"}, "prune": {"_target_": "p"}, "gone": None}
 
 
-def test_averages_belong_to_networks_and_the_choice_changes_in_a_copy() -> None:
+def test_averages_match_networks_by_name_and_config_is_not_modified() -> None:
     assert catalogue()["ema"].target == EMA
     config = {"seed": 0, "hooks": HOOKS}
     before = copy.deepcopy(config)

@@ -1,4 +1,4 @@
-"""The range test: rates rise by one factor, the loss ends where it diverges, the picture is drawn."""
+"""The learning rate range test: rates rise by a constant factor until the loss diverges, and a plot is drawn."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def test_rates_rise_until_the_loss_diverges(tmp_path, capsys, monkeypatch) -> No
     assert found.rates[1] / found.rates[0] == pytest.approx(1e8 ** (1 / 59))
     assert found.losses[0] > 2.0 > min(found.losses)
     assert 1e-3 < found.steepest <= found.lowest
-    noise = [1.0 + 0.5 * 0.8**step for step in range(40)]  # of the first batches, before any rate matters
+    noise = [1.0 + 0.5 * 0.8**step for step in range(40)]  # in the first batches, before the rate matters
     fall = [1.0 - 0.9 / (1.0 + 1.2 ** (80 - step)) for step in range(40, 120)]
     shown = Found([10.0 ** (step / 20 - 6) for step in range(120)], [*noise, *fall], picture)
     assert 70 <= shown.rates.index(shown.steepest) <= 90

@@ -1,4 +1,4 @@
-"""Overridden gradients beside finite differences and declared surrogates: what is told apart."""
+"""Overridden gradients compared with finite differences and declared surrogates: their verdicts and distances."""
 
 import keras
 import pytest
@@ -68,7 +68,7 @@ def powers(used):
         s = tf.sin(a)
         return (s**3, s**2), lambda u, v: (3.0 * s**2 * u + 3.0 * s * v) * tf.cos(a)
 
-    return lambda x: function(x)[used]  # the result that nobody uses is not a fault of the other
+    return lambda x: function(x)[used]  # the unused result does not count against the other
 
 
 CASES = {
@@ -87,14 +87,14 @@ CASES = {
 }
 
 
-def test_a_gradient_is_told_from_another():
+def test_each_kind_of_gradient_gets_its_verdict():
     found = compared(lambda x: tf.add_n([function(x) for function, _ in CASES.values()]))
     assert {case: each.verdict for case, each in zip(CASES, found, strict=True)} == {
         case: verdict for case, (_, verdict) in CASES.items()
     }
 
 
-def test_the_distance_is_by_how_much_and_that_of_quantizers_is_0():
+def test_distance_is_the_relative_error_and_is_zero_for_quantizers():
     seed = tf.constant([1, 2])
     quantizers = [
         lambda x: estimators.stochastic_sign(x, seed=seed),

@@ -1,4 +1,4 @@
-"""Names of classes, files and runs that a terminal would obey, or a spreadsheet compute, are shown escaped."""
+"""Names of classes, files and runs that a terminal or a spreadsheet would interpret are shown escaped."""
 
 import csv
 from pathlib import Path
@@ -18,7 +18,7 @@ def is_print(text: str) -> bool:
     return all(each.isprintable() for line in text.split("\n") for each in line)
 
 
-def test_predictions_have_a_line_an_example():
+def test_predictions_escape_names_and_take_one_line_per_example():
     found = Predictions(["a\n\x1b[1m.png", "=b"], np.array([[0, 1], [2, 0]]), np.array([[0.9, 0.1], [0.8, 0.2]]), NAMES)
     table, rows = as_table(found), list(csv.reader(as_csv(found).splitlines()))
     assert is_print(table + as_csv(found))
@@ -28,7 +28,7 @@ def test_predictions_have_a_line_an_example():
 
 
 @pytest.mark.filterwarnings("error")
-def test_an_evaluation_shows_classes_as_they_are_written(tmp_path: Path, capsys):
+def test_evaluation_escapes_names_on_the_console_and_in_csv_files(tmp_path: Path, capsys):
     measures = measure(np.eye(3)[[0, 1, 2, 2]], np.array([0, 1, 2, 1]), NAMES, bins=5)
     facts = {"title": "run \x1b]0;x\x07", "metrics": {}}
     files = write_evaluation(tmp_path / "found", facts, measures, NAMES)
@@ -43,12 +43,12 @@ def test_an_evaluation_shows_classes_as_they_are_written(tmp_path: Path, capsys)
         assert len(text.splitlines()) == 4
 
 
-def test_a_console_keeps_its_own_colours(monkeypatch, capsys):
+def test_console_escapes_control_characters_but_keeps_its_own_style(monkeypatch, capsys):
     monkeypatch.setenv("TERM", "xterm")
     open_console("rich").print("a\x1b[2Jb\nc", style="bold")
     assert capsys.readouterr().out.startswith("\x1b[1ma\\x1b[2Jb\x1b[0m")
 
 
-def test_a_long_name_and_its_value_are_apart(tmp_path: Path, capsys):
+def test_long_metric_name_is_separated_from_its_value(tmp_path: Path, capsys):
     print_evaluation({"title": "run", "metrics": {f"metric/{'name' * 8}": 0.5}}, None, tmp_path, [])
     assert f"{'name' * 8}  0.5" in capsys.readouterr().out

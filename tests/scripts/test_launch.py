@@ -1,4 +1,4 @@
-"""The launcher, with small programs in the place of training."""
+"""The launcher, with small programs instead of training."""
 
 import json
 import os
@@ -21,7 +21,7 @@ ME = "import json, os; me = json.loads(os.environ['TF_CONFIG'])['task']['index']
 
 @pytest.fixture
 def program(tmp_path_factory, monkeypatch) -> Callable[[str], Path]:
-    """A function that puts a program in the place of training, which knows which worker it is as `me`."""
+    """Return a function that replaces training by a program, in which `me` is the index of the worker."""
 
     def write(text: str) -> Path:
         path = tmp_path_factory.mktemp("program") / "program.py"
@@ -37,7 +37,7 @@ def short_waits(monkeypatch) -> None:
     monkeypatch.setattr(module, "LAST_SECONDS", 0.3)
 
 
-def test_workers_get_the_strategy_and_a_part_of_the_cores(monkeypatch, capsys):
+def test_workers_get_the_strategy_and_a_share_of_the_cores(monkeypatch, capsys):
     monkeypatch.setattr(module, "usable_cores", lambda: 8)
     own = ["recipe=bnn", "trainer.strategy=multi_worker", "trainer.threads=2"]
     assert parse(["workers=3", "recipe=bnn"]) == Options(3, 20.0, own)
@@ -53,7 +53,7 @@ def test_workers_get_the_strategy_and_a_part_of_the_cores(monkeypatch, capsys):
         assert_one_line(main, arguments, word, capsys)
 
 
-def test_each_worker_knows_all_addresses_and_gets_its_part_of_the_gpus():
+def test_each_worker_gets_all_addresses_and_its_share_of_the_gpus():
     found = environments(2, {"CUDA_VISIBLE_DEVICES": "4,5,6,7", "A": "b"})
     tasks = [json.loads(each["TF_CONFIG"]) for each in found]
     assert tasks[0]["cluster"] == tasks[1]["cluster"]
@@ -63,8 +63,8 @@ def test_each_worker_knows_all_addresses_and_gets_its_part_of_the_gpus():
     assert "CUDA_VISIBLE_DEVICES" not in environments(2, {})[0]
 
 
-def test_the_others_print_with_a_prefix_and_the_worst_code_counts(program, capfd):
-    # One write a line: the parts that an unbuffered print writes would interleave.
+def test_other_workers_print_with_prefix_and_worst_exit_code_is_returned(program, capfd):
+    # One write per line: an unbuffered print writes a line in parts, which could interleave.
     text = "import sys; sys.stdout.write(f'out {me} {sys.argv[1]}\\n'); sys.stderr.write(f'err {me}\\n')"
     program(text)
     assert launch(Options(2, 5.0, ["seed=1"])) == 0
@@ -75,10 +75,10 @@ def test_the_others_print_with_a_prefix_and_the_worst_code_counts(program, capfd
     assert launch(Options(3, 5.0, [])) == 2
     text = "import time; time.sleep(0.6 * (me == 0)); raise SystemExit(1)"
     program(text)
-    assert launch(Options(2, 10.0, [])) == 1  # who ends in time is left alone
+    assert launch(Options(2, 10.0, [])) == 1  # a worker that ends within the grace period is not killed
 
 
-def test_when_one_fails_the_others_get_time_then_sigterm_then_sigkill(program, tmp_path):
+def test_after_failure_others_get_grace_period_then_sigterm_then_sigkill(program, tmp_path):
     text = f"""
 import signal, sys, time
 if me == 1: sys.exit(3)
@@ -96,8 +96,8 @@ time.sleep(60) if me == 2 else [time.sleep(1) for _ in range(60)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_no_worker_outlives_its_launcher_and_a_signal_goes_to_each(program, tmp_path, number):
-    """Start a launcher in a process of its own, and end it when its two workers have written who they are."""
+def test_no_worker_outlives_a_killed_or_terminated_launcher(program, tmp_path, number):
+    """Start a launcher in a separate process, and end it once its two workers have written their process ids."""
     killed = number == signal.SIGKILL
     handler = "signal.SIG_IGN" if killed else "lambda number, frame: sys.exit(128 + number)"
     text = f"""

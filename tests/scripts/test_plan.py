@@ -1,4 +1,4 @@
-"""The plan command: what a run will do, printed without training; the door's own lines for what is wrong."""
+"""The plan command: what a run will do, printed without training; mistakes are reported as by train.py."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -36,7 +36,7 @@ def plugins(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def plan(plugins: Path, tmp_path, monkeypatch, capfd) -> Callable[..., tuple[int, str, str]]:
-    """Return a function that runs the command in an empty directory, sees that it stays empty, and gives what came."""
+    """Return a function that runs the command in a directory that must stay empty, and returns code and output."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(plugins)
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
@@ -54,7 +54,7 @@ def with_hook(name: str) -> tuple[str, ...]:
     return ("recipe=baseline", *SMALL, "plugins=[hooks_of_a_user]", f"+hooks.own._target_=hooks_of_a_user.{name}")
 
 
-def test_the_plan_names_stages_updates_variables_metrics_and_memory(plan):
+def test_plan_lists_stages_updates_variables_and_memory(plan):
     code, output, errors = plan("recipe=center_loss", "model.filters=[2,2,2]")
     assert (code, errors) == (0, "")
     lines = [" ".join(line.split()) for line in output.splitlines()]
@@ -73,14 +73,14 @@ def test_the_plan_names_stages_updates_variables_metrics_and_memory(plan):
     assert {"dense_1/kernel", "batch_norm_2/moving_variance"} <= {line.split(" ")[0] for line in output.splitlines()}
 
 
-def test_only_the_drawing_is_printed(plan):
+def test_mermaid_option_prints_a_flowchart(plan):
     code, output, errors = plan("--mermaid", *with_hook("Count"))
     assert (code, errors) == (0, "")
     assert output.startswith("flowchart TB")
     assert "AssignAddVariableOp<br/>writes<br/>own/count<br/>added by own" in output
 
 
-def test_a_wrong_wiring_is_refused_and_a_fault_keeps_its_traceback(plan):
+def test_write_outside_update_ops_is_refused_and_hook_bug_keeps_traceback(plan):
     code, output, errors = plan(*with_hook("Forgets"))
     assert (code, output, errors.count("\n")) == (2, "", 1)
     assert "The hook 'own' writes 'count' outside UPDATE_OPS" in errors
@@ -89,7 +89,7 @@ def test_a_wrong_wiring_is_refused_and_a_fault_keeps_its_traceback(plan):
     assert "in hook own, stage update_ops" in raised.value.__notes__[0]
 
 
-def test_a_mistake_gets_the_very_line_of_the_door(plan, capfd):
+def test_mistake_is_reported_in_the_same_line_as_by_train_py(plan, capfd):
     for arguments in (("recipe=basline",), ("recipe=baseline", "trainer.batch_size=100000", *SMALL)):
         code, output, errors = plan(*arguments)
         assert (code, output, errors.count("\n")) == (2, "", 1)

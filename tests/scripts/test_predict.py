@@ -1,4 +1,4 @@
-"""The predict command: what it predicts on, tables and files in order, or one clear line."""
+"""The predict command: its inputs, tables and files in order, or a one-line error."""
 
 import csv
 import io
@@ -24,7 +24,7 @@ TONES = {"dark": 0, "grey": 128, "bright": 255}
 
 @pytest.fixture(scope="module")
 def export(tmp_path_factory) -> Path:
-    """Return a network that tells how bright an image is: its logits peak at -1, 0 and 1."""
+    """Return a network that classifies the brightness of an image: its logits peak at -1, 0 and 1."""
     path = tmp_path_factory.mktemp("export") / "model.keras"
     dense = keras.layers.Dense(3)
     model = keras.Sequential([keras.Input((2, 2, 1)), keras.layers.Flatten(), dense])
@@ -73,7 +73,7 @@ def test_images_get_their_classes_in_order(export, images, tmp_path, capsys):
     assert [float(each) for each in row.split(",")[1:]] == pytest.approx([-12.0, 0.0, 4.0])
 
 
-def test_images_that_cannot_be_read_are_named_and_left_out(export, images, tmp_path, capsys):
+def test_unreadable_images_are_reported_and_left_out(export, images, tmp_path, capsys):
     (images / "1_dark.png").write_bytes(b"no image")
     output = tmp_path / "found.csv"
     assert main([f"model={export}", f"images={images}", f"output={output}"]) == 1
@@ -87,7 +87,7 @@ def test_images_that_cannot_be_read_are_named_and_left_out(export, images, tmp_p
     assert not (tmp_path / "other.csv").exists()
 
 
-def test_class_names_of_the_user_stand_in_place_of_those_of_the_export(export, images, tmp_path, capsys):
+def test_given_class_names_replace_those_of_the_export(export, images, tmp_path, capsys):
     (tmp_path / "names.txt").write_text("night\n\nfog\nday\n")
     given = [f"images={images / '0_bright.png'}", "top=1"]
     assert main([f"model={export}", *given, f"class_names={tmp_path / 'names.txt'}"]) == 0
@@ -95,8 +95,8 @@ def test_class_names_of_the_user_stand_in_place_of_those_of_the_export(export, i
     bare = tmp_path / "bare.keras"
     bare.write_bytes(export.read_bytes())
     write_card(bare, Card("model", "best", 1, (2, 2, 1), (), PIXELS))
-    assert main([f"model={bare}", *given]) == 2  # outputs without classes are not called classes
-    assert main([f"model={bare}", *given, "class_names=[a,b,c]"]) == 2  # nor probabilities of classes
+    assert main([f"model={bare}", *given]) == 2  # outputs without classes are not presented as classes
+    assert main([f"model={bare}", *given, "class_names=[a,b,c]"]) == 2  # nor as probabilities of classes
     assert main([f"model={bare}", *given, "class_names=[a,b,c]", "outputs=true", "output=-"]) == 0
     assert capsys.readouterr().out.splitlines()[0].split(",")[-3:] == ["a", "b", "c"]
     (tmp_path / "bare.keras.json").unlink()
@@ -105,7 +105,7 @@ def test_class_names_of_the_user_stand_in_place_of_those_of_the_export(export, i
     assert name_classes(3, (), ()) == ("0", "1", "2")
 
 
-def test_a_mistake_is_one_line_and_nothing_is_written(export, images, tmp_path, capsys):
+def test_mistake_is_reported_in_one_line_and_nothing_is_written(export, images, tmp_path, capsys):
     np.save(f"{images}.npy", np.zeros((2, 3, 3), np.uint8))
     Path(f"{images}.csv").write_text("mine")
     before, model, given = sorted(tmp_path.rglob("*")), f"model={export}", f"images={images}"
@@ -126,14 +126,14 @@ def test_a_mistake_is_one_line_and_nothing_is_written(export, images, tmp_path, 
     assert Path(f"{images}.csv").read_text() == "mine"
 
 
-def test_equally_likely_classes_come_in_the_order_of_their_labels():
+def test_equally_likely_classes_are_ordered_by_label():
     labels, values = rank(np.array([[1.0, 3.0, 3.0, 1.0]]), top=9)
     assert (labels.tolist(), values.sum()) == ([[1, 2, 0, 3]], pytest.approx(1.0))
     assert rank(np.arange(60)[None] % 2 == 1, top=60)[0].tolist() == [[*range(1, 60, 2), *range(0, 60, 2)]]
 
 
 @pytest.mark.full
-def test_a_run_predicts_as_its_evaluation_does(small_bnn, tmp_path, capsys):
+def test_predictions_of_run_reproduce_its_test_accuracy(small_bnn, tmp_path, capsys):
     from sklearn.datasets import load_digits
 
     from hookline.recipes.data.digits import digits
@@ -147,7 +147,7 @@ def test_a_run_predicts_as_its_evaluation_does(small_bnn, tmp_path, capsys):
 
 
 def values(paths, size: int = 3, array: str | None = None) -> list[tuple[str, int]]:
-    """Return the names and grey values of all examples; how many cannot be read, as that of the name "skipped"."""
+    """Return the names and grey values of all examples, and the number of unreadable ones under the name "skipped"."""
     found, skipped = [], []
     for names, inputs in find_examples([*map(str, paths)], PIXELS, size, skipped, array=array):
         assert inputs.dtype == np.float32
@@ -157,7 +157,7 @@ def values(paths, size: int = 3, array: str | None = None) -> list[tuple[str, in
     return found + [("skipped", len(skipped))] * bool(skipped)
 
 
-def test_files_come_in_natural_order_or_in_the_given_order(tmp_path, monkeypatch):
+def test_files_are_read_in_natural_order_or_in_the_given_order(tmp_path, monkeypatch):
     for number in (10, 2, 1, 33):
         save(tmp_path / "folder" / f"{number}.png", number)
     save(tmp_path / "folder" / "deep" / "5.PNG", 5)
@@ -174,7 +174,7 @@ def test_files_come_in_natural_order_or_in_the_given_order(tmp_path, monkeypatch
 
 
 class Payload:
-    """Make a folder where a file of its pickle is opened."""
+    """Create a directory when its pickle is loaded."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -183,7 +183,7 @@ class Payload:
         return Path.mkdir, (self.path,)
 
 
-def test_rows_of_files_of_arrays_come_in_order_and_no_pickle_is_opened(tmp_path):
+def test_array_rows_are_read_in_order_and_pickles_are_not_loaded(tmp_path):
     rows = np.broadcast_to(np.arange(7, dtype=np.uint8)[:, None, None], (7, 2, 2))
     np.save(tmp_path / "rows.npy", rows)
     np.savez(tmp_path / "rows.npz", x_test=rows, y_test=np.zeros(7))
@@ -211,7 +211,7 @@ def test_rows_of_files_of_arrays_come_in_order_and_no_pickle_is_opened(tmp_path)
 
 
 @given(st.lists(st.integers(0, 10**6), min_size=1, max_size=20), st.lists(st.text(alphabet="a1.²٣/", max_size=6)))
-def test_numbers_in_names_count_as_numbers_and_any_names_can_be_ordered(numbers, others):
+def test_natural_order_sorts_by_number_and_accepts_any_names(numbers, others):
     names = [f"img{number}.png" for number in numbers]
     assert sorted(names, key=natural_order) == [f"img{number}.png" for number in sorted(numbers)]
     sorted(others, key=natural_order)

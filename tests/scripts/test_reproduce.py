@@ -1,4 +1,4 @@
-"""The results table: its commands compose, its numbers are right, and a kill or a failure loses no run."""
+"""The results table: its commands compose, its numbers are right, finished runs are kept and failed ones repeated."""
 
 import io
 import json
@@ -66,7 +66,7 @@ def write_targets(path, content=None):
 
 
 def reproduced(directory, only="*", content=None) -> tuple[int, list[str]]:
-    """Run a session in a directory; return its exit code and what it says. `content` is of the file of targets."""
+    """Run a session in a directory; return its exit code and output. `content` is that of the targets file."""
     targets = write_targets(directory / "targets.yaml", content)
     options = Options(f"{directory}/out", only=only, results=f"{directory}/rows/results.json", targets=str(targets))
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()) as said:
@@ -84,7 +84,7 @@ def started(out: Path, name: str = "") -> list[str]:
     return [line for line in lines if line.startswith("$ ") and name in line]
 
 
-def test_the_published_table_is_what_the_results_and_the_targets_say():
+def test_published_table_agrees_with_results_and_targets():
     found = read_results(FILE)
     assert found
     table = FILE.with_name(TABLE).read_text(encoding="utf-8")
@@ -96,11 +96,11 @@ def test_the_published_table_is_what_the_results_and_the_targets_say():
             assert row["commands"] == commands_of(OURS[row["name"]], row["seeds"])
     recipes = {path.stem for path in (ROOT / "configs" / "recipe").glob("*.yaml")}
     unmeasured = {"multi_label", "regression", "segmentation", "bop", "fine_tuning", "weight_clustering"}
-    assert recipes - {target.recipe for target in OURS.values()} == {"gan", *unmeasured}  # the twin in the rows of sgan
+    assert recipes - {target.recipe for target in OURS.values()} == {"gan", *unmeasured}  # the baseline in rows of sgan
 
 
 def test_every_key_of_every_target_composes():
-    """Check few command lines that have every choice (data=mnist) and every key (trainer.epochs) of all, by recipe."""
+    """Check, per recipe, a few command lines that cover every choice (data=mnist) and every key (trainer.epochs)."""
     runs = {name: each for target in OURS.values() for name, (each, _) in runs_of(target, target.seeds[:1]).items()}
     seen: set[tuple[str, str]] = set()
     chosen = []
@@ -118,14 +118,14 @@ def test_every_key_of_every_target_composes():
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> tuple[Path, list[str]]:
-    """A directory in which all was made that could be, and what was said."""
+    """Return a directory in which every possible row was made, and the output of the session."""
     directory = tmp_path_factory.mktemp("made")
     code, lines = reproduced(directory)
     assert code == 0
     return directory, lines
 
 
-def test_a_row_is_the_mean_over_its_seeds_and_stands_so_in_the_table(made):
+def test_row_is_the_mean_over_its_seeds_and_appears_in_the_table(made):
     directory, lines = made
     names = {f"first/{variant}_{seed}" for variant in ("bnn", "twin") for seed in (0, 1, 2)} | {"second/pruned_0"}
     assert {str(path.parent.relative_to(directory / "out")) for path in directory.glob("out/*/*/summary.json")} == names
@@ -150,7 +150,7 @@ def test_a_row_is_the_mean_over_its_seeds_and_stands_so_in_the_table(made):
     assert "yes; no; yes" in line
 
 
-def test_a_finished_run_is_not_made_again_but_the_table_is(made):
+def test_finished_runs_are_not_repeated_but_the_table_is_rewritten(made):
     directory, _ = made
     before, results = started(directory / "out"), (directory / "rows" / "results.json").read_bytes()
     table = (directory / "rows" / "RESULTS.md").read_text()
@@ -164,7 +164,7 @@ def test_a_finished_run_is_not_made_again_but_the_table_is(made):
     assert (directory / "rows" / "RESULTS.md").read_text() == table
 
 
-def test_a_run_that_failed_stops_no_other_and_is_made_anew(tmp_path, monkeypatch):
+def test_failed_run_does_not_stop_the_others_and_is_repeated(tmp_path, monkeypatch):
     monkeypatch.setenv("FAKE_FAILS", "twin_0,bnn_1")
     fewer = deepcopy(TARGETS)
     fewer["first"]["seeds"] = [0, 1]
@@ -177,11 +177,11 @@ def test_a_run_that_failed_stops_no_other_and_is_made_anew(tmp_path, monkeypatch
     monkeypatch.delenv("FAKE_FAILS")
     write_run(tmp_path / "out" / "first" / "twin_0", config_of(0), {"status": "failed"}, ["recipe=baseline", "seed=0"])
     assert reproduced(tmp_path, "first,second", content=fewer)[0] == 0
-    assert (tmp_path / "out" / "first" / "twin_0_try2" / "summary.json").exists()  # the other one holds files
+    assert (tmp_path / "out" / "first" / "twin_0_try2" / "summary.json").exists()  # the first directory contains files
     assert set(rows_in(tmp_path)) == {"first", "second"}
 
 
-def test_a_run_is_made_anew_where_the_one_it_begins_from_was(tmp_path):
+def test_run_is_repeated_if_the_run_it_starts_from_was_repeated(tmp_path):
     assert reproduced(tmp_path, "second")[0] == 0
     changed = deepcopy(TARGETS)
     changed["first"]["runs"]["twin"].append("trainer.epochs=3")
@@ -190,7 +190,7 @@ def test_a_run_is_made_anew_where_the_one_it_begins_from_was(tmp_path):
     assert overrides[1] == f"init_from={tmp_path}/out/first/twin_0_try2"
 
 
-def test_a_mistake_is_one_line_and_the_list_writes_nothing(tmp_path, capsys):
+def test_mistake_is_reported_in_one_line_and_list_writes_nothing(tmp_path, capsys):
     own, results = write_targets(tmp_path / "targets.yaml"), f"results={tmp_path}/r.json"
     for arguments, word in (
         (["only=bnm"], "'bnn'"),

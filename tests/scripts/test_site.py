@@ -1,4 +1,4 @@
-"""The site: every page is there, and every link between them leads somewhere."""
+"""The documentation site: every page exists, and every link between pages has a target."""
 
 import posixpath
 import re
@@ -19,7 +19,7 @@ def laid_out():
     return site_pages(describe_hooks()), nav
 
 
-def test_every_hook_has_a_page_in_the_contents_and_every_link_a_target():
+def test_every_hook_is_in_the_contents_and_every_link_has_a_target():
     pages, nav = laid_out()
     hooks = {path.stem for path in (ROOT / "configs" / "hooks").glob("*.yaml")} - {"default"}
     contents = str(nav)
@@ -36,7 +36,7 @@ def test_every_hook_has_a_page_in_the_contents_and_every_link_a_target():
     assert [link for link in links if link[1] not in known] == []
 
 
-def test_it_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path):
+def test_site_builds_without_warnings_and_loads_nothing_external(tmp_path):
     pytest.importorskip("mkdocstrings", reason="the site needs the extra [docs]")
     pytest.importorskip("material", reason="the site needs the extra [docs]")
     run_python("-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path)
@@ -47,7 +47,7 @@ def test_it_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path):
         assert 'rel="stylesheet" href="http' not in text, page
 
 
-def test_every_technique_has_its_equation_commands_and_a_program_that_builds_it():
+def test_every_technique_page_has_an_equation_a_command_and_a_program():
     pages, nav = laid_out()
     techniques = next(each["Techniques"] for each in nav[3]["Hooks"][1:] if "Techniques" in each)
     assert len(techniques) > 12

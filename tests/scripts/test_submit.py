@@ -1,4 +1,4 @@
-"""The jobs of a sweep as tasks of a cluster: what is submitted, how a task ends and is resumed."""
+"""The jobs of a sweep as cluster tasks: what is submitted, how a task ends and is resumed."""
 
 import contextlib
 import fcntl
@@ -36,7 +36,7 @@ def place(tmp_path, monkeypatch) -> Path:
 
 @pytest.fixture
 def submitit() -> Any:
-    """Submitit, which is an extra."""
+    """Return submitit, an optional dependency."""
     return pytest.importorskip("submitit")
 
 
@@ -56,13 +56,13 @@ class Executor:
 
 @pytest.fixture
 def prepared(monkeypatch):
-    """A function that makes a sweep on disk, none of whose jobs has run."""
+    """Return a function that writes a sweep to disk without running its jobs."""
     monkeypatch.setattr("hookline.scripts.submit.make_executor", lambda options, directory: Executor())
     monkeypatch.setattr(run, "TRAIN", FAKE)
     return lambda *given: submit(parse(["--sweep", "s", *given]))
 
 
-def test_every_missing_job_is_submitted_and_gets_its_cores_as_threads(place, prepared, capsys):
+def test_missing_jobs_are_submitted_with_their_cores_as_threads(place, prepared, capsys):
     prepared("recipe=bnn", "seed=1,13")
     assert statuses() == ["waiting", "waiting"]
     assert read_sweep(Path("s")).threads == yaml.safe_load(RESOURCES.read_text())["cpus_per_task"] == 4
@@ -79,7 +79,7 @@ def test_every_missing_job_is_submitted_and_gets_its_cores_as_threads(place, pre
     assert lines[2].startswith("2 of 3 jobs submitted")
 
 
-def test_a_task_that_comes_twice_makes_nothing_twice(place, prepared, capsys):
+def test_task_started_twice_runs_its_job_once(place, prepared, capsys):
     prepared("recipe=bnn", "seed=1")
     task = SweepTask(place / "s", 1, place)
     with (place / "s/.01.lock").open("w") as held:
@@ -99,7 +99,7 @@ def trials() -> list[Any]:
 def test_workers_share_the_trials_of_a_search(place, prepared, capsys):
     assert len(prepared("recipe=bnn", "seed=1,2,3", RATE, "--trials", "3", "--jobs", "2")) == 2
     assert capsys.readouterr().out.splitlines()[:3] == ["Worker 77_1", "Worker 77_1", "2 workers submitted"]
-    assert len(prepared()) == 3  # of 16, no more than trials
+    assert len(prepared()) == 3  # 16 are allowed, but no more than there are trials
     assert [SweepTask(place / "s", None, place)() for _ in range(2)] == [0, 0]
     assert [trial.state.name for trial in trials()] == ["COMPLETE"] * 3
     assert "trainer.threads=4" in Path("s/03.log").read_text()
@@ -116,7 +116,7 @@ WORKERS = ["trainer.strategy=multi_worker", "--resources", "r.yaml"]
 
 
 @pytest.mark.parametrize("given", [[RATE, "--trials", "1"], WORKERS], ids=["search", "workers"])
-def test_a_task_whose_time_is_over_saves_and_is_resumed(given, place, submitit, monkeypatch):
+def test_task_that_runs_out_of_time_saves_and_is_resumed(given, place, submitit, monkeypatch):
     monkeypatch.setattr("hookline.scripts.submit.SweepTask", FakeTask)
     Path("r.yaml").write_text("tasks_per_node: 2")
     logs = [Path("s/01.log"), Path("s/01.1.log")][: 2 if given == WORKERS else 1]
@@ -125,14 +125,14 @@ def test_a_task_whose_time_is_over_saves_and_is_resumed(given, place, submitit, 
     for log in logs:
         os.kill(int(re.findall(r"^parent (\d+)$", log.read_text(), re.MULTILINE)[0]), signal.SIGUSR2)  # as SLURM does
     assert job.results() == [0] * len(logs)
-    assert "heard 15\n" in logs[0].read_text()  # submitit asks the first task alone to save
+    assert "heard 15\n" in logs[0].read_text()  # submitit asks only the first task to save
     assert "resume=" in logs[0].read_text()
     ended = [trial.state.name.lower() for trial in trials()] if "--trials" in given else statuses()
     assert ended in (["complete"], ["completed"])
     assert submit(parse(["--sweep", "s", *LOCAL])) == []
 
 
-def test_slurm_gets_the_resources_of_the_file(place, submitit, monkeypatch):
+def test_resources_of_the_file_are_passed_to_slurm(place, submitit, monkeypatch):
     from submitit.slurm import slurm
 
     monkeypatch.setattr(slurm.SlurmExecutor, "affinity", classmethod(lambda cls: 2))
@@ -143,7 +143,7 @@ def test_slurm_gets_the_resources_of_the_file(place, submitit, monkeypatch):
     assert executor.max_num_timeout == 20
 
 
-def test_a_mistake_is_one_line_and_makes_nothing(place, submitit, monkeypatch, capsys):
+def test_mistake_is_reported_in_one_line_and_nothing_is_written(place, submitit, monkeypatch, capsys):
     for content in ("cpus: 4", "[1, 2]", "{", "comment: 2024-13-45", "nodes: null", "timeout_min: -5"):
         Path("r.yaml").write_text(content)
         assert_one_line(

@@ -1,4 +1,4 @@
-"""The doctor of a run: every damage is one line and exit code 1; what is sound trains again to the same bits."""
+"""The verify command: damage is reported with exit code 1, and a replay must train to the same bits."""
 
 import json
 import os
@@ -22,7 +22,7 @@ def whole(tmp_path_factory) -> Path:
     run = tmp_path_factory.mktemp("verify") / "run"
     np.save(run.parent / "x_train.npy", np.random.default_rng(0).normal(size=(1800, 6)))
     np.save(run.parent / "y_train.npy", np.arange(1800) % 10)
-    own = f"data=arrays data.path={run.parent} data.cache=none hooks.checkpoint.every_seconds=0"  # it stays on the host
+    own = f"data=arrays data.path={run.parent} data.cache=none hooks.checkpoint.every_seconds=0"  # data on the host
     run_small("baseline", *own.split(), "trainer.report_every_steps=5", run_dir=run)
     return run
 
@@ -57,7 +57,7 @@ def line(run: Path, *texts: str, at: slice = slice(1, 1)) -> None:
 
 
 def rewritten(path: Path, tensors: dict[str, np.ndarray] | None = None, **state: object) -> None:
-    """Change a checkpoint and give it the right hashes."""
+    """Change a checkpoint and update its hashes."""
     manifest = files.read_manifest(path)
     loaded = files.read_checkpoint(manifest)
     shutil.rmtree(path)
@@ -106,7 +106,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize(("damage", "message"), DAMAGES.values(), ids=DAMAGES)
-def test_a_damage_is_a_line_and_exit_code_1(run, capsys, damage, message):
+def test_damage_is_reported_with_exit_code_1(run, capsys, damage, message):
     damage(run)
     code, lines = verdict(capsys, run, "replay=1")
     assert code == 1
@@ -115,12 +115,12 @@ def test_a_damage_is_a_line_and_exit_code_1(run, capsys, damage, message):
     assert any(re.search(message, each) for each in lines)
 
 
-def test_a_run_that_was_killed_is_sound_and_its_leftovers_are_noted(run, capsys, monkeypatch):
+def test_killed_run_is_sound_and_its_leftovers_are_noted(run, capsys, monkeypatch):
     (run / "summary.json").unlink()
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"step": 99, "spl')
     (run / "checkpoints" / ".step_00000099.tmp").mkdir()
-    names_of, retired = files.checkpoint_names, iter([{"step_00000001"}])  # between two reads: it trains
+    names_of, retired = files.checkpoint_names, iter([{"step_00000001"}])  # gone at the second read, as during training
     monkeypatch.setattr(files, "checkpoint_names", lambda path: names_of(path) | next(retired, set()))
     code, lines = verdict(capsys, run)
     assert code == 0
@@ -129,7 +129,7 @@ def test_a_run_that_was_killed_is_sound_and_its_leftovers_are_noted(run, capsys,
         assert word in "\n".join(lines)
 
 
-def test_a_bit_that_training_does_not_give_is_noticed_and_nothing_is_written(run, capsys):
+def test_replay_detects_a_single_wrong_bit_and_writes_nothing(run, capsys):
     first, last = steps_of(run)
     tensors = files.read_checkpoint(files.read_manifest(checkpoint(run))).tensors
     kernel = "network/model/dense_1/kernel"
@@ -151,16 +151,16 @@ def at(step: int, *returns: tuple[int, float]) -> files.Checkpoint:
     return files.Checkpoint(step, {}, {"run": {"returns": backs}}, {})
 
 
-def test_the_rates_of_a_run_that_went_back_are_those_of_its_way():
-    assert rate_changes(at(4, (2, 0.5)), at(9, (2, 0.5))) == {}  # all before the older one was written
+def test_rate_changes_after_going_back_leave_out_discarded_steps():
+    assert rate_changes(at(4, (2, 0.5)), at(9, (2, 0.5))) == {}  # before the older one was written
     assert rate_changes(at(4), at(9, (4, 0.5))) == {4: 0.5}
-    assert rate_changes(at(4), at(9, (6, 0.5), (6, 0.25))) == {6: 0.25}  # twice to the same
-    assert rate_changes(at(4), at(9, (6, 0.5), (8, 0.5), (6, 0.25))) == {6: 0.25}  # what lay behind it is void
+    assert rate_changes(at(4), at(9, (6, 0.5), (6, 0.25))) == {6: 0.25}  # twice to the same step
+    assert rate_changes(at(4), at(9, (6, 0.5), (8, 0.5), (6, 0.25))) == {6: 0.25}  # later changes are discarded
     assert rate_changes(at(4, (3, 0.5)), at(9, (3, 0.5), (9, 0.5))) == {9: 0.5}
     assert_refused("went back to step 3, before the checkpoint of step 4", rate_changes, at(4), at(9, (3, 0.5)))
 
 
-def test_wrong_use_is_exit_code_2(run, capsys, tmp_path):
+def test_wrong_usage_gives_exit_code_2(run, capsys, tmp_path):
     first, last = steps_of(run)
     for arguments, word in (
         ([f"run={tmp_path / 'missing'}"], "not a run directory"),

@@ -32,10 +32,10 @@ FOR_RECIPE = {
     "clothing_retrieval": "model=plain_cnn data.image_size=16 data.validation_share=0.25 data.test_share=0.25 "
     "model.filters=[4,8] task.embedding_size=8 task.recall_at=[1,5] trainer.batch_size=16 trainer.classes_per_batch=4",
 }
-"""What small runs of single recipes need beside, or in the place of, the values that all have."""
+"""What small runs of single recipes need in addition to, or instead of, the values that all have."""
 FOR_RECIPE = {name: dict(each.split("=") for each in text.split()) for name, text in FOR_RECIPE.items()}
 NEEDS_IMAGES = {"clothing_retrieval"}
-"""Recipes for images of the user's own: a small run makes some beside its run directory."""
+"""Recipes for the user's own images: a small run makes some beside its run directory."""
 
 IMAGE_MODEL = ("model=plain_cnn", "model.filters=[4,8]", "model.activation=hard_tanh")
 NEEDS = {
@@ -46,7 +46,7 @@ WITH_IMAGE_MODEL = {"freeze_layers": ("hooks.freeze_layers.layers=outputs",)}
 
 
 def overrides_for(*hooks):
-    """Return what a run on the digits needs beside `+hooks`, so that these hooks find what they work on."""
+    """Return the overrides that a run on the digits needs beside `+hooks`, with layers for these hooks to work on."""
     needed = list(dict.fromkeys(override for hook in hooks for override in NEEDS.get(hook, ())))
     needed += [f"hooks.distillation.teacher={teacher_file()}"] if "distillation" in hooks else []
     images = IMAGE_MODEL[0] in needed
@@ -79,7 +79,7 @@ def run_small(recipe, *overrides, run_dir):
         defaults["data.path"] = str(write_images(run_dir.parent / "images"))
     given = {override.partition("=")[0] for override in overrides}
     if "model" in given or "model" in defaults:
-        del defaults["model.units"]  # the other model has other values
+        del defaults["model.units"]  # the other model has other arguments
     if not any(key.startswith("hooks.tensorboard") for key in given):
         defaults["hooks.tensorboard.graph"] = "false"
     texts = [f"{key}={value}" for key, value in defaults.items() if key not in given]

@@ -9,10 +9,10 @@ from hookline.trainer.hook import HostHook
 
 
 class Copies(HostHook):
-    """Save after every step, or some, under a tag of its own, and copy the run before that, with older checkpoints."""
+    """Copy the run after every step, or some, with its older checkpoints, and then save under a tag of its own."""
 
-    priority = 95  # in an evaluation: after others have written what they make of it, and nobody has saved it
-    silent = False  # for all: nothing is saved and copied, and the loop comes up as it does without the hook
+    priority = 95  # in an evaluation: after other hooks have written their results, before anything is saved
+    silent = False  # for all instances: nothing is saved or copied, and the loop returns as it does without it
 
     def __init__(self, *, to: str, steps: list[int] | None = None) -> None:
         self._to, self._steps = Path(to), steps
@@ -35,7 +35,7 @@ class Copies(HostHook):
 
     def _copy(self, run, name):
         for thread in threading.enumerate():
-            if thread.name == "checkpoints":  # a kill is over at once, a copy is not
+            if thread.name == "checkpoints":  # a kill takes no time, a copy does
                 thread.join()
         shutil.copytree(run.directory, self._to / name, copy_function=_copy_file)
 

@@ -1,6 +1,6 @@
-"""The pages of the documentation, taken apart: what a program may be, how it is checked without running it, or run.
+"""Parse the pages of the documentation, and check their programs without running them, or run them.
 
-Every program is of a kind that is listed here; another one is an error, so that nothing is left out unseen.
+Every kind of program is listed here; any other is an error, so that none is silently left out.
 """
 
 import ast
@@ -33,7 +33,7 @@ PAGES = (
     *("recipes/OWN.md", "recipes/README.md", "scripts/README.md", "trainer/README.md", "hooks/README.md"),
 )
 DRAWINGS = ("runs/<recipe>/<date_time>/", "batch(step)")
-"""The first word of fences without a language that show a tree of files, or stages, and no commands."""
+"""How fences without a language begin that show a tree of files, or stages, instead of commands."""
 
 
 class DocumentationError(ValueError):
@@ -55,7 +55,7 @@ class Item:
 
 
 def read_page(page, text):
-    """Yield what a page holds that can be run or read: no `py`, which is code for other packages.
+    """Yield the commands and blocks of a page that can be run or parsed, except `py`, code for other packages.
 
     A fence of an unknown kind is a DocumentationError.
     """
@@ -123,7 +123,7 @@ NEED_MORE = (
     *("sh scripts/setup.sh", "sh scripts/benchmarks/environments.sh", "python -m pip", "python -m pytest"),
     *("srun", "python scripts/submit.py", "tensorboard"),
 )
-"""Programs that are checked and not run: they need the network or a cluster, serve on, or run this test."""
+"""Programs that are checked and not run: they need the network or a cluster, serve until stopped, or run this test."""
 
 
 def is_run(words):
@@ -141,7 +141,7 @@ def single_run(words):
 
 
 def check(program, made=()):
-    """Check a program as far as that goes without running it; `made` are run directories of the commands above it."""
+    """Check a program as far as possible without running it; `made` are run directories of the commands above it."""
     words = _same(program)
     if words[0] == "srun":
         check(words[1:], made)
@@ -172,7 +172,7 @@ def check_training(arguments, made=()):
 
 
 def check_script(script, arguments):
-    """Check the arguments of a script by its own `parse`, and of those that train, the jobs."""
+    """Check the arguments of a script with its own `parse`, and the jobs of scripts that train."""
     module = importlib.import_module(".".join(script.with_suffix("").parts))
     if any(each in SHOWING for each in arguments):
         module.main(arguments)
@@ -190,7 +190,7 @@ def check_script(script, arguments):
 
 
 def shortened(words):
-    """Return a program with two steps in place of a training's own."""
+    """Return a program with any training limited to two steps."""
     if Path(words[1]).name != "train.py" or any(each.startswith("resume=") for each in words):
         return words
     limits = ("trainer.epochs", "trainer.steps")
@@ -212,7 +212,7 @@ FILLED = {
     "hooks.<name>=null": "hooks.progress=null",
     " /shared/": " shared/",
 }
-"""What commands leave to the reader, and what stands for it."""
+"""Placeholders in commands, and what replaces them here."""
 
 
 def fill(command, directory, made):
@@ -234,7 +234,7 @@ def fill(command, directory, made):
 
 
 def make_files(directory):
-    """Write what readers bring themselves: MNIST's file, two folders of images, a file of resources."""
+    """Write the files that readers bring themselves: MNIST's file, two folders of images, a file of resources."""
     np.savez(directory / "new_patients.npz")  # a block of code writes it, where blocks are run
     write_mnist(directory / "mnist.npz")
     for folder in ("photos", "clothing"):
@@ -245,7 +245,7 @@ def make_files(directory):
 
 
 def check_page(items, directory):
-    """Return what is wrong with a page, as far as that shows without running it; the directory is the current one."""
+    """Return the errors of a page that can be found without running it; the directory is the current one."""
     make_files(directory)
     failures, jobs, made, filled = [], [], set(), set()
     for item in items:
@@ -280,7 +280,7 @@ def read_block(block, directory):
 def run_here(items, directory):
     """Run the commands and blocks of a page in this process; return how many, and what failed.
 
-    What starts processes is left out. Trainings that no other command names are checked only.
+    Programs that start processes are left out. Trainings that no other command refers to are only checked.
     """
     make_files(directory)
     failures, count = [], 0

@@ -1,4 +1,4 @@
-"""Small trainings by Python and by the command line, of one model and one set of images."""
+"""Small trainings of one model on one set of images, by Python and by the command line."""
 
 import random
 from contextlib import contextmanager
@@ -64,7 +64,7 @@ def train(trainer, epochs=1, **more):
 
 @contextmanager
 def generators_kept():
-    """Check that what the generators of the process draw next does not depend on the block."""
+    """Check that the block does not change what the global random generators draw next."""
 
     def drawn():
         own = random.random(), np.random.random()  # noqa: NPY002 - what `set_random_seed` sets

@@ -1,4 +1,4 @@
-"""Image files of every kind that people have, from pixels."""
+"""Image files of various kinds, made from pixels."""
 
 import io
 

@@ -1,7 +1,7 @@
-"""Stand in for train.py in a sweep: leave what a run leaves, and end as its seed says; milliseconds instead of seconds.
+"""Stand in for train.py in a sweep: write what a run writes, and end as its seed says; milliseconds instead of seconds.
 
 The seed decides: 13 is refused, 14 leaves nothing, 15 waits for a signal and for being resumed, 16 starts a process,
-waits for a signal and does not hear the first, 17 fails until FIXED is set, 18 is out of time until it is resumed,
+waits and ignores signals, 17 fails until FIXED is set, 18 is out of time until it is resumed,
 19 kills itself.
 """
 

@@ -1,4 +1,4 @@
-"""A loop over one network with hooks that are named and built as a run does."""
+"""A loop over one network with hooks that are named and built as in a run."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from tests.support.toy import CLASSES, StatelessHook, ToyObjective, build_contex
 
 
 class Given(StatelessHook):
-    """Give every step gradients of one's choice, [steps, 6, 2]."""
+    """Replace the gradients of every step with given ones, [steps, 6, 2]."""
 
     def __init__(self, gradients):
         super().__init__("given")
@@ -55,7 +55,7 @@ def hooked(network, *hooks, batch=toy_batch, xla=False, **settings):
 
 
 def used_by(loop, step):
-    """Return what evaluations use in place of weights and moving statistics."""
+    """Return the values that evaluations use instead of weights and moving statistics."""
     return shipped_weights(loop.trainer, step)["model"]
 
 

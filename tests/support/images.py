@@ -22,7 +22,7 @@ def write_images(folder, *, images=16, classes=4):
 
 
 def write_mnist(path, train=500, test=200, **changes):
-    """Write a file such as MNIST's, with digits of 8 x 8 pixels made as large as its own, again and again."""
+    """Write a file like MNIST's, with 8 x 8 digits enlarged to 28 x 28 pixels and repeated as often as needed."""
     bunch = load_digits()
     rows = np.arange(train + test) % len(bunch.images)
     images = np.pad(np.kron(bunch.images * 15, np.ones((3, 3))), ((0, 0), (2, 2), (2, 2))).astype(np.uint8)

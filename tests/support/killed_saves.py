@@ -1,8 +1,8 @@
 """Kill a save before each of its operations on the file system in turn, and look at what is left.
 
 Run as a file: `python killed_saves.py <directory>`. It cuts the first save and the fourth, by a kill and by a power
-cut, which loses contents and names that were not synced. Writes one line of JSON for each cut point. TensorFlow stays
-out of it, so that a process can fork.
+cut, which loses contents and names that were not synced. Writes one line of JSON for each cut point. TensorFlow is not
+imported, so that a process can fork.
 """
 
 import builtins
@@ -27,7 +27,7 @@ def tensors(step):
 
 
 def save(directory, step):
-    """Save a step as whoever opens the run does, with "best" at every third; return the problems."""
+    """Save a step as a process that opens the run does, with "best" at every third; return the problems."""
     store = CheckpointStore(directory)
     store.sweep()
     store.save({"last", "best"} if step % 3 == 1 else {"last"}, step, tensors(step), {"run": {"step": step}})
@@ -58,7 +58,7 @@ def look(directory):
 
 
 class Reaper:
-    """End this process before its n-th operation; with it the power, if wanted."""
+    """End this process before its n-th operation, optionally with a power cut."""
 
     def __init__(self, directory, countdown, *, power):
         self.directory, self.countdown, self.power = directory, countdown, power
@@ -114,7 +114,7 @@ ORIGINAL = {"replace": os.replace, "fsync": os.fsync, "open": os.open}
 
 
 def cut(directory, step, countdown, *, power):
-    """Save in a process that is ended at an operation; return whether it got there."""
+    """Save in a process that is killed at an operation; return whether it got that far."""
     child = os.fork()
     if child == 0:
         Reaper(directory, countdown, power=power).arm()
@@ -129,7 +129,7 @@ def main(directory, before, *, power):
     beginning.mkdir(parents=True)
     for step in range(1, before + 1):
         save(beginning, step)
-    os.fsync = ORIGINAL["fsync"] = lambda descriptor: None  # only what it would have meant counts from here on
+    os.fsync = ORIGINAL["fsync"] = lambda descriptor: None  # from here on it is only recorded
     countdown, killed = 0, True
     while killed:
         countdown += 1

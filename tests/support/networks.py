@@ -1,4 +1,4 @@
-"""Networks without a graph, and what a network holds, to compare before and after."""
+"""Networks without a graph, and a digest of a network's variables, to compare before and after."""
 
 import math
 
@@ -9,7 +9,7 @@ from tests.support.toy import values_of
 
 
 class Subclassed(keras.Model):
-    """Hide a graph of one dense layer."""
+    """One dense layer, without a graph that Keras can see."""
 
     def __init__(self, activation=None, units=3):
         super().__init__(name="own")
@@ -26,5 +26,5 @@ def identity(name, inputs):
 
 
 def fingerprint(network):
-    """Return a digest of all that a network holds: equal as long as no byte of it has changed."""
+    """Return a digest of all variables of a network: equal as long as no byte has changed."""
     return tensors_digest(values_of(network))

@@ -62,13 +62,13 @@ class GraphBuilder:
         return self.add("scale_shift", scale=self.tensor(scale), shift=self.tensor(shift))
 
     def graph(self):
-        """Return the graph as it is after it was written and read."""
+        """Return the graph after writing and reading it."""
         made = Graph("net", "image", self.shape, self.last, tuple(self.ops))
         return parse_graph(graph_to_json(made))
 
 
 def random_mlp(units=(64, 70, 64), inputs=(6, 5, 1), seed=0):
-    """Return an MLP with signs everywhere but at its input: thresholds between, a folded batch norm at its end."""
+    """Return an MLP with signs everywhere except at its input: thresholds between, a folded batch norm at its end."""
     builder = GraphBuilder(inputs, seed)
     builder.add("flatten")
     width = int(np.prod(inputs))

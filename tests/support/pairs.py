@@ -1,4 +1,4 @@
-"""Two tiny networks that play each other, with every kind of state: batch norm, dropout, slots of the optimizer."""
+"""Two tiny networks that play each other, with every kind of state: batch norm, dropout, optimizer slots."""
 
 import keras
 import tensorflow as tf

@@ -1,4 +1,4 @@
-"""A hook that puts NaN into a step, where others would look for it last."""
+"""Hooks that put NaN into chosen steps."""
 
 import tensorflow as tf
 

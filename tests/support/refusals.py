@@ -1,4 +1,4 @@
-"""What users read when something of theirs is refused."""
+"""Check the messages that users read when something is refused."""
 
 import re
 

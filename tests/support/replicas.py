@@ -1,4 +1,4 @@
-"""Replicas on parts of this machine's CPU: toy loops over them, and what they hold after some steps."""
+"""Replicas on parts of this machine's CPU: toy loops over them, and their variables after some steps."""
 
 from functools import partial
 
@@ -23,9 +23,9 @@ def on_replicas(count):
 
 
 def run_on_each(replicas, compute):
-    """Return what each replica computes, side by side in one traced function, as NumPy arrays.
+    """Compute on each replica, side by side in one traced function, and return NumPy arrays.
 
-    Each has a function of its own that writes a variable of its own, as in a run: TensorFlow would let others, and
+    Each has its own function that writes its own variable, as in a run: TensorFlow would make other functions, and
     bare sums, wait for each other in the order in which they were traced, and the first waits for the last.
     """
     counts = []
@@ -80,7 +80,7 @@ def replica_loop(
 
 
 def values(loop):
-    """Return all variables of the first replica by key, once those of the others are found to have the same bits."""
+    """Return all variables of the first replica by key, after checking that the others have the same bits."""
     first, *others = ({key: np.array(v) for key, v in trainer_variables(each).items()} for each in loop.trainers)
     for other in others:
         assert other.keys() == first.keys()

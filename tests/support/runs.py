@@ -1,4 +1,4 @@
-"""Runs without a config: of given parts, for host hooks to see, and of the toy network, to be trained."""
+"""Runs without a config: of given parts, as host hooks see them, and of the toy network, ready to train."""
 
 from functools import cache
 from types import SimpleNamespace
@@ -59,7 +59,7 @@ def seen_run(
 
 
 def evaluate(hook, run, step, value, split="validation"):
-    """Tell a hook of the monitored value of an evaluation; return why the run is to stop."""
+    """Report the monitored value of an evaluation to a hook; return why the run should stop, if it should."""
     run.step = step
     hook.on_evaluation_end(run, Report(step, split, {run.best.monitor: value, "loss/other": 0.0}))
     return run.control.stop_reason

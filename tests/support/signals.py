@@ -1,4 +1,4 @@
-"""A hook that ends a run as the outside does: by a signal, at steps of one's choice."""
+"""A hook that ends a run as if from outside: by a signal, at chosen steps."""
 
 import os
 import signal
@@ -7,7 +7,7 @@ from hookline.trainer.hook import HostHook
 
 
 class Signal(HostHook):
-    """Send a signal to this process at the end of given steps; "evaluation" sends it in the evaluation there."""
+    """Send a signal to this process at the end of given steps; "evaluation" sends it during the evaluation there."""
 
     def __init__(self, *, steps: list[int], number: int = signal.SIGTERM, evaluation: bool = False) -> None:
         self._steps, self._number, self._evaluation = steps, number, evaluation

@@ -1,4 +1,4 @@
-"""Weights as training leaves them, in a moment."""
+"""Random weights like the weights of a trained model."""
 
 import numpy as np
 

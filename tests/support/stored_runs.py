@@ -1,4 +1,4 @@
-"""Run directories and sweeps as they lie on disk, made without training."""
+"""Run directories and sweeps as they are on disk, made without training."""
 
 import json
 import os
@@ -54,7 +54,7 @@ def failed(recipe="bnn", seed=0, number=1, **config):
 def write_run(
     directory, config=None, summary=None, overrides=("recipe=bnn", "seed=0"), *, losses=(1.0, 0.5), written=None
 ):
-    """Write a run; without a summary it is not at its end."""
+    """Write a run; without a summary it is unfinished."""
     directory.mkdir(parents=True)
     (directory / "config.yaml").write_text(yaml.safe_dump(dict(config or config_of())))
     (directory / "overrides.txt").write_text("".join(f"{each}\n" for each in overrides))

@@ -74,7 +74,7 @@ class StatelessHook(GraphHook):
 
 
 class CountingHook(StatelessHook):
-    """Count the steps that are made."""
+    """Count the steps."""
 
     def build(self, context):
         self.count = tf.Variable(0.0, trainable=False)

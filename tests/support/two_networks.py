@@ -1,4 +1,4 @@
-"""Two networks called generator and discriminator, each with an objective of its own: a recipe to run hooks on."""
+"""Two networks called generator and discriminator, each with its own objective: a recipe to run hooks on."""
 
 import keras
 import tensorflow as tf

@@ -1,4 +1,4 @@
-"""Real processes: Python, until it has ended, and runs of several workers."""
+"""Real processes: Python run to its end, and runs of several workers."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run_python(*arguments, code=0, cwd=ROOT, **options):
-    """Run Python with arguments until it has ended, with an exit code; return what it printed on either stream."""
+    """Run Python with arguments to its end, and check its exit code; return what it printed on both streams."""
     command = [sys.executable, *map(str, arguments)]
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, **options)
     assert done.returncode == code, f"{command}\n{done.stdout}\n{done.stderr}"

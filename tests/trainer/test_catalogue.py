@@ -1,4 +1,4 @@
-"""The catalogue of hooks: what each says of itself, and the page that is made of it."""
+"""The catalogue of hooks: the description of each hook, and the page generated from them."""
 
 import shlex
 
@@ -21,7 +21,7 @@ def described():
     return describe_hooks()
 
 
-def test_the_page_is_what_the_script_writes_of_every_hook(described):
+def test_catalogue_page_is_up_to_date_and_covers_every_hook(described):
     assert [gap for hook in described for gap in find_gaps(hook)] == []
     assert PAGE.read_text() == make_page(described), "run python scripts/catalogue.py"
     names = {path.stem for path in hooks.CONFIG_DIRECTORY.glob("*.yaml")} - {"default"}
@@ -29,7 +29,7 @@ def test_the_page_is_what_the_script_writes_of_every_hook(described):
     assert {hook.name for hook in described if hook.is_default} == set(DEFAULTS)
 
 
-def test_every_example_composes_and_is_about_its_hook(described):
+def test_every_example_composes_and_concerns_its_hook(described):
     sections = {hook.name: hook.docstring.sections["Example"].replace("\\\n", "") for hook in described}
     examples = [(name, shlex.split(command)) for name, text in sections.items() for command in text.splitlines()]
     assert {tuple(words[:2]) for _, words in examples} == {("python", "train.py")}

@@ -1,4 +1,4 @@
-"""TensorFlow and Keras are imported at their first use, and can be forbidden before; checks of functions run first."""
+"""TensorFlow and Keras are imported at first use and can be forbidden until then; functions are checked before."""
 
 from tests.support.workers import run_python
 
@@ -60,7 +60,7 @@ DATA = ["arrays.arrays", "canvases.cluttered", "digits.digits", "canvases.domain
 DATA += ["image_folder.image_folder", "keras_dataset.keras_dataset", "hubs.tfds", "tfrecord.tfrecord"]
 
 
-def test_all_is_inspected_before_tensorflow_is_imported_at_its_first_use():
+def test_hooks_and_functions_are_inspected_before_tensorflow_is_imported():
     sources = [f"data:hookline.recipes.data.{name}" for name in DATA]
     functions = ["schedule:hookline.trainer.schedules.cosine", "task:hookline.recipes.gan.gan"]
     run_python("-c", CODE, *sources, *functions)

@@ -29,12 +29,12 @@ from hookline.trainer.run.directory import initial_checkpoints
 from tests.support.refusals import assert_refused
 
 
-def test_a_name_and_a_message_are_printable_lines():
+def test_names_and_messages_are_printable_lines():
     for text, shown in (
         ("\x1b]0;title\x07\x1b[2J", r"\x1b]0;title\x07\x1b[2J"),
         ("cat\u202egnp.exe", r"cat\u202egnp.exe"),
         ("a\r\nb\u2028c\x9b", r"a\r\nb\u2028c\x9b"),
-        ("\udcff", r"\udcff"),  # a byte of a file name that is not a UTF-8
+        ("\udcff", r"\udcff"),  # a byte of a file name that is not UTF-8
         ("Über ÄÖ 猫　x🐈 %\\n", "Über ÄÖ 猫　x🐈 %\\n"),
     ):
         assert printable(text) == shown
@@ -45,7 +45,7 @@ def test_a_name_and_a_message_are_printable_lines():
     assert UserError("loss=mze")._render_traceback_() == ["UserError: loss=mze"]
 
 
-def test_a_cell_of_a_table_is_neither_a_formula_nor_a_second_row():
+def test_csv_cell_is_neither_a_formula_nor_a_second_row():
     rows = [["=1+2", "+x", "@a", "-3.5", -3.5, "a\nb", 'say "x"'], ["-", "0", "1e-3", "-cmd|' /C", "Ä", "\u202e", None]]
     assert csv_text(rows) == ('\'=1+2,\'+x,\'@a,-3.5,-3.5,a\\nb,"say ""x"""\n' + "-,0,1e-3,'-cmd|' /C,Ä,\\u202e,\n")
 
@@ -75,8 +75,8 @@ def read(content):
 
 
 @pytest.mark.parametrize("kind", FILES)
-@pytest.mark.filterwarnings("ignore")  # NumPy and zipfile warn of some of them before they give up, or continue
-def test_a_wrong_byte_or_an_end_raises_a_known_fault_or_none(kind):
+@pytest.mark.filterwarnings("ignore")  # NumPy and zipfile warn about some before they raise or continue
+def test_corrupt_or_truncated_array_file_raises_only_known_faults(kind):
     content, caught = FILES[kind], set()
     assert len(read(content)) == 1
     for place in range(len(content)):
@@ -104,7 +104,7 @@ LOOKS = {
 }
 
 
-def test_a_tilde_is_the_home_directory_and_an_unknown_user_stays(monkeypatch, tmp_path):
+def test_tilde_expands_to_home_and_unknown_user_is_kept(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert user_path("~/x", "key") == tmp_path / "x"
     assert user_path(NOBODY, "key") == Path(NOBODY)
@@ -112,7 +112,7 @@ def test_a_tilde_is_the_home_directory_and_an_unknown_user_stays(monkeypatch, tm
     assert cache_folder("~/kept") == tmp_path / "kept"
 
 
-def test_a_path_that_leads_nowhere_is_one_line_and_no_traceback(monkeypatch, tmp_path):
+def test_missing_path_is_reported_in_one_line(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     for look in LOOKS.values():
         for path in (NOBODY, LONG):
@@ -120,7 +120,7 @@ def test_a_path_that_leads_nowhere_is_one_line_and_no_traceback(monkeypatch, tmp
     assert not list(tmp_path.iterdir())
 
 
-def test_options_out_of_range_are_refused_by_their_name() -> None:
+def test_out_of_range_options_are_refused_by_name() -> None:
     check_choice("data.fit", "crop", ("crop", "stretch"))
     assert_refused("data.fit 'crp'.*'crop'", check_choice, "data.fit", "crp", ("crop", "stretch"))
     for value in (1, 5):

@@ -26,7 +26,7 @@ USES = {
 }
 
 
-def test_anything_but_an_ordinary_file_is_refused_at_once(victim):
+def test_anything_except_an_ordinary_file_is_refused_at_once(victim):
     (linked := victim.with_name("linked")).symlink_to(victim)
     os.mkfifo(piped := victim.with_name("piped"))
     (folder := victim.with_name("folder")).mkdir()
@@ -44,7 +44,7 @@ def test_anything_but_an_ordinary_file_is_refused_at_once(victim):
         files.open_file(pipe, follow=True)
 
 
-def test_a_file_is_replaced_and_a_link_under_its_name_not_followed(victim):
+def test_write_replaces_the_file_and_does_not_follow_links(victim):
     path = victim.with_name("summary.json")
     for link in (path, path.with_name(f".{path.name}.{os.getpid()}.tmp")):
         link.symlink_to(victim)
@@ -63,7 +63,7 @@ def _umask():
     return mask
 
 
-def test_removing_leaves_what_links_lead_to(victim):
+def test_remove_leaves_link_targets(victim):
     (folder := victim.with_name("folder")).mkdir()
     (outside := victim.with_name("outside")).mkdir()
     (outside / "file").touch()
@@ -76,9 +76,9 @@ def test_removing_leaves_what_links_lead_to(victim):
     assert (outside / "file").exists()
 
 
-def test_a_folder_that_is_a_link_is_refused_wherever_it_is(tmp_path):
+def test_linked_folder_inside_a_run_is_refused_at_any_depth(tmp_path):
     (tmp_path / "run" / "a" / "b").mkdir(parents=True)
-    (tmp_path / "by_name").symlink_to(tmp_path / "run")  # the user's way to the run
+    (tmp_path / "by_name").symlink_to(tmp_path / "run")  # the user's path to the run
     files.check_folders(tmp_path / "by_name", "run")
     (link := tmp_path / "run" / "a" / "b" / "c").symlink_to(tmp_path)
     with pytest.raises(UserError, match="contains a link to a folder: .*/a/b/c. Replace the link with the folder"):
@@ -87,7 +87,7 @@ def test_a_folder_that_is_a_link_is_refused_wherever_it_is(tmp_path):
         files.make_folder(link)
 
 
-def test_deep_nesting_is_no_json_and_no_yaml(tmp_path):
+def test_deeply_nested_json_and_yaml_are_refused(tmp_path):
     for text in ("[" * 20000, "[" * 900 + "]" * 900, '{"a":' * 200 + "1" + "}" * 200):
         with pytest.raises(ValueError, match="nested too deeply|Expecting value"):
             files.parse_json(text)

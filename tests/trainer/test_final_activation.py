@@ -47,7 +47,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_what_is_found_is_taken_off_and_put_back(end):
+def test_final_activation_is_taken_off_and_put_back(end):
     model = ENDS[end]()
     expected, variables = np.array(model(INPUTS)), list(model.variables)
     logits_model, activations = take_off(model)
@@ -92,7 +92,7 @@ def subclassed():
 DATA = SimpleNamespace(train=SimpleNamespace(source=Rows(), indices=np.arange(20)))
 
 
-def test_an_activation_whose_layer_does_more_stays():
+def test_activation_that_cannot_be_separated_is_kept():
     for make in (shared, used_inside, averaged, subclassed):
         model = make()
         before = [np.array(each) for each in keras.tree.flatten(model(INPUTS))]
@@ -101,7 +101,7 @@ def test_an_activation_whose_layer_does_more_stays():
             np.testing.assert_array_equal(found, expected)
 
 
-def test_probabilities_of_an_unknown_end_are_refused_and_other_ends_are_logits():
+def test_undetected_probabilities_are_refused_and_other_outputs_are_logits():
     for make in (averaged, subclassed):
         assert_refused(r"returns probabilities .* a second softmax. Expected logits", check_logits, make(), DATA)
     for last in (layers.Dense(3, activation="relu"), layers.UnitNormalization()):

@@ -1,4 +1,4 @@
-"""Layers are chosen by patterns on their paths, and the graph of a functional model around them is known."""
+"""Layers are selected by path patterns, and their tensors are found in the graph of a functional model."""
 
 import keras
 import numpy as np
@@ -45,7 +45,7 @@ class OfBlocks(keras.Model):
         return self.shared(x)
 
 
-def test_paths_join_nested_names_are_unique_and_list_a_shared_layer_once():
+def test_layer_paths_are_nested_unique_and_list_a_shared_layer_once():
     paths = list(layer_paths(nested_model()))
     assert [path for path in paths if "dense" in path or path == "logits"] == ["encoder/dense_1", "dense_1", "logits"]
     assert len(paths) == len(set(paths))
@@ -55,7 +55,7 @@ def test_paths_join_nested_names_are_unique_and_list_a_shared_layer_once():
     assert list(layer_paths(model)) == [*blocks[0], *blocks[1]]
 
 
-def test_a_pattern_matches_the_path_or_the_name_in_the_order_of_the_model():
+def test_pattern_matches_path_or_name_in_model_order():
     for patterns, expected in (
         ("dense_1", ["encoder/dense_1", "dense_1"]),
         ("encoder/*", ["encoder/dense_1"]),
@@ -67,7 +67,7 @@ def test_a_pattern_matches_the_path_or_the_name_in_the_order_of_the_model():
         assert all(layer.name in path for path, layer in selected.items())
 
 
-def test_a_pattern_that_matches_nothing_lists_the_paths():
+def test_pattern_without_match_is_refused_with_the_paths():
     many = keras.Sequential([keras.Input((2,))] + [layers.Dense(2, name=f"dense_{i}") for i in range(50)])
     for model, patterns, word in (
         (nested_model(), "logit", "Expected one of: encoder/dense_1, dense_1, logits"),
@@ -105,7 +105,7 @@ def values(model, tensor):
     return keras.Model(model.inputs[0], tensor)(inputs).numpy()
 
 
-def test_which_models_have_a_graph():
+def test_only_built_sequential_and_functional_models_have_a_graph():
     subclassed = Subclassed()
     subclassed(np.zeros((1, 4), np.float32))
     assert_refused("is a Subclassed", layer_output, subclassed, subclassed.dense)
@@ -119,7 +119,7 @@ def test_which_models_have_a_graph():
     assert not is_graph(keras.Model(name="bare"))  # Keras's own `call`, and no layers
 
 
-def test_tensors_at_a_layer_are_those_of_the_model_s_own_graph():
+def test_layer_tensors_belong_to_the_graph_of_the_given_model():
     model = sequential()
     made = as_functional(model)
     assert (made.name, made.layers[1:]) == ("two", model.layers)
@@ -136,14 +136,14 @@ def test_tensors_at_a_layer_are_those_of_the_model_s_own_graph():
     assert layer_output(new, second) is new.outputs[0]
 
 
-def test_what_cannot_be_tapped_is_refused():
+def test_layers_that_cannot_be_tapped_are_refused():
     shared, added = keras.layers.Dense(4, name="shared"), keras.layers.Add(name="added")
     inputs = keras.Input((4,))
     twice = keras.Model(inputs, shared(shared(inputs)), name="twice")
     fork = keras.Model(inputs, added([inputs, keras.ops.relu(inputs)]))
     for tap, model, layer, word in (
         (layer_input, twice, shared, "called 2 times"),
-        (layer_output, sequential(), sequential().get_layer("first"), "not a direct part"),  # another's
+        (layer_output, sequential(), sequential().get_layer("first"), "not a direct part"),  # of another model
         (layer_input, fork, added, "has 2 inputs"),
     ):
         assert_refused(word, tap, model, layer)

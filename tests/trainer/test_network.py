@@ -1,4 +1,4 @@
-"""Networks: the names of their variables, and their rates."""
+"""Networks: the names of their variables, and their learning rates."""
 
 import keras
 import numpy as np
@@ -27,7 +27,7 @@ def test_repeated_paths_are_numbered_in_order():
     assert names["repeated/dense/kernel_1"] is model.second.kernel
 
 
-def test_a_rate_that_is_lowered_twice_is_lowered_by_both_factors():
+def test_rate_lowered_twice_is_multiplied_by_both_factors():
     for rate in (0.8, ScaledRate(keras.optimizers.schedules.ExponentialDecay(0.8, 10, 1.0))):
         network = toy_network(optimizer=keras.optimizers.SGD(rate))
         for factor in (0.5, 0.25):

@@ -20,7 +20,7 @@ REFUSED = [
 ]
 
 
-def test_what_does_not_fit_is_refused():
+def test_mismatched_networks_and_objectives_are_refused():
     for change, match in REFUSED:
         first, second = toy_network("first"), toy_network(change.get("network", "second"))
         second.fixed = "fixed" in change
@@ -38,12 +38,12 @@ def test_what_does_not_fit_is_refused():
     assert_refused("updates=0", Trainer, [first, second], objectives, [], seed=0)
 
 
-def test_images_fit_into_32_pixels_and_keep_their_proportions():
+def test_thumbnails_fit_into_32_pixels_and_keep_proportions():
     for shape, expected in (((32, 20, 3), (32, 20, 3)), ((64, 32, 3), (32, 16, 3)), ((10, 1000, 1), (1, 32, 1))):
         assert thumbnails(tf.zeros([2, *shape])).shape == (2, *expected)
 
 
-def test_pixels_are_means_of_areas_and_small_images_stay_as_they_are():
+def test_thumbnail_pixels_are_area_means_and_small_images_are_unchanged():
     board = np.indices((64, 64)).sum(axis=0) % 2
     images = np.stack([board, np.zeros((64, 64))])[..., np.newaxis].astype(np.uint8)
     small = thumbnails(tf.constant(images)).numpy()

@@ -1,4 +1,4 @@
-"""The learning rate of every step, against the formulas."""
+"""The learning rate of every step, compared with the formulas."""
 
 import math
 
@@ -15,7 +15,7 @@ def rates(schedule, steps):
     return [float(schedule(step)) if callable(schedule) else float(schedule) for step in range(steps)]  # type: ignore[arg-type]
 
 
-def test_constants_and_steps_after_a_warm_up():
+def test_constant_and_step_schedules_with_warmup():
     assert schedules.constant(0.1, 100) == 0.1
     assert schedules.step(0.3, 8, milestones=[]) == 0.3
     warm = schedules.constant(0.4, 8, warmup_steps=4)
@@ -40,7 +40,7 @@ def test_cosine_follows_its_formula(total, final, share):
         assert float(schedule(step)) == pytest.approx(expected, abs=1e-6)
 
 
-def test_an_exponential_and_one_cycle_follow_their_formulas():
+def test_exponential_and_one_cycle_follow_their_formulas():
     falling = schedules.exponential(0.5, 4, final_fraction=1 / 16)
     assert rates(falling, 5) == pytest.approx([0.5 / 2**n for n in range(5)])
     schedule = schedules.one_cycle(2.0, 100, first_fraction=0.1, peak=0.25, final_fraction=0.01)
@@ -52,7 +52,7 @@ def test_an_exponential_and_one_cycle_follow_their_formulas():
     assert rates(again, 101) == found
 
 
-def test_several_updates_have_the_rate_of_their_step_and_a_rate_is_scaled_exactly():
+def test_several_updates_use_the_rate_of_their_step_and_scaling_is_exact():
     once = schedules.cosine(1.0, 8, warmup_steps=2)
     several = rate_schedules.SeveralUpdates(once, 3)  # type: ignore[arg-type]
     expected = [rate for rate in rates(once, 8) for _ in range(3)]
@@ -69,7 +69,7 @@ def test_several_updates_have_the_rate_of_their_step_and_a_rate_is_scaled_exactl
     assert rates(again._learning_rate, 8) == rates(optimizer._learning_rate, 8)
 
 
-def test_values_out_of_range_are_named():
+def test_out_of_range_values_are_refused():
     for kind, options, word in (
         ("constant", {"warmup_fraction": 1.0}, "warmup_fraction=1.0"),
         ("cosine", {"warmup_steps": 10}, "warmup_steps=10"),

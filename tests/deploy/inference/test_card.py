@@ -1,4 +1,4 @@
-"""The card of an export: written whole, read strictly."""
+"""The card of an export: where it is stored, and how strictly it is read."""
 
 import dataclasses
 import json
@@ -13,7 +13,7 @@ from tests.support.refusals import assert_refused
 CARD = Card("model", "best", 40, (4, 5, 1), ("cat", "dog"), Preparation((4, 5, 1), 2.0, -1.0, 255, "stretch", "new"))
 
 
-def test_a_card_lies_beside_its_export_or_in_a_packed_file(tmp_path):
+def test_card_is_stored_beside_export_or_inside_packed_file(tmp_path):
     path = tmp_path / "model.keras"
     for card in (CARD, dataclasses.replace(CARD, activation="softmax")):
         write_card(path, card)
@@ -26,7 +26,7 @@ def test_a_card_lies_beside_its_export_or_in_a_packed_file(tmp_path):
         assert read_card(packed) == found
 
 
-def test_what_is_no_card_is_refused_with_its_place(tmp_path):
+def test_invalid_card_is_refused_with_its_file_name(tmp_path):
     path = tmp_path / "model.keras"
     for change, message in (
         ({"version": 2}, "version is 2. Expected 1"),

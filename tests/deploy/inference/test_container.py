@@ -31,7 +31,7 @@ def file(tmp_path):
 
 
 def refused(path, content: bytes, kind: str = PACKED) -> str:
-    """Return the one line that refuses a file of this content."""
+    """Return the one-line message that refuses a file of this content."""
     path.write_bytes(content)
     line = refusal(read_container, path, kind)
     assert str(path) in line
@@ -40,7 +40,7 @@ def refused(path, content: bytes, kind: str = PACKED) -> str:
 
 
 def forged(entries: dict, data: bytes = b"", metadata: dict | None = None, header: str | None = None) -> bytes:
-    """Return a file with a header that says what is given, and with the digest that goes with it."""
+    """Return the bytes of a file with the given header entries and the matching digest."""
     own = {"format": PACKED, "version": "1", "model": "{}"} if metadata is None else dict(metadata)
 
     def text(found: dict) -> bytes:
@@ -56,7 +56,7 @@ def entry(dtype="U8", shape=(4,), offsets=(0, 4)) -> dict:
     return {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}
 
 
-def test_what_was_written_is_read(file):
+def test_container_round_trip(file):
     model, tensors = read_container(file, PACKED)
     assert model == MODEL
     assert tensors.keys() == TENSORS.keys()
@@ -73,7 +73,7 @@ def test_what_was_written_is_read(file):
 
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_any_arrays_make_the_round_trip_and_safetensors_agrees(data, tmp_path_factory):
+def test_any_arrays_round_trip_and_load_with_safetensors(data, tmp_path_factory):
     safetensors = pytest.importorskip("safetensors.numpy")
     codes = data.draw(st.lists(st.sampled_from(sorted(DTYPES)), max_size=6))
     shapes = st.lists(st.integers(0, 4), max_size=4)
@@ -88,7 +88,7 @@ def test_any_arrays_make_the_round_trip_and_safetensors_agrees(data, tmp_path_fa
             np.testing.assert_array_equal(found[name], array)
 
 
-def test_every_truncation_and_a_flipped_bit_in_every_byte_are_refused(tmp_path):
+def test_truncation_or_bit_flip_at_any_byte_is_refused(tmp_path):
     path = tmp_path / "bad"
     write_container(path, PACKED, {"n": 1}, {"a": np.arange(3, dtype=np.uint8), "b": np.ones(1, np.float32)})
     content = path.read_bytes()
@@ -115,9 +115,9 @@ OTHER = [
 ]  # fmt: skip
 
 
-def test_other_content_is_refused_in_one_line_at_once(file, tmp_path):
+def test_invalid_content_is_refused_quickly_with_little_memory(file, tmp_path):
     assert "its format is 'hookline.packed', expected 'hookline.sparse'" in refused(file, file.read_bytes(), SPARSE)
-    (tmp_path / "a").write_bytes(forged({"x": entry()}, b"abcd"))  # where it is right, it is read
+    (tmp_path / "a").write_bytes(forged({"x": entry()}, b"abcd"))  # a correct one is read
     np.testing.assert_array_equal(read_container(tmp_path / "a", PACKED)[1]["x"], list(b"abcd"))
     for content, said in OTHER:
         start = time.perf_counter()
@@ -132,7 +132,7 @@ def test_other_content_is_refused_in_one_line_at_once(file, tmp_path):
         assert time.perf_counter() - start < 5
 
 
-def test_what_is_no_file_is_refused_without_waiting(tmp_path):
+def test_pipe_directory_and_missing_file_are_refused_without_blocking(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for name, said in (("pipe", "not a regular file"), (".", "not a regular file"), ("none", "No such file")):
         assert_refused(said, read_container, tmp_path / name, PACKED)

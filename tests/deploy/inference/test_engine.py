@@ -39,7 +39,7 @@ def decode(encoded: Encoded, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def evaluate(graph: Graph, tensors: Mapping[str, np.ndarray], inputs: np.ndarray) -> dict[str, np.ndarray]:
-    """Return every value of a graph in float64, signs as -1 and +1, with TensorFlow's windows."""
+    """Return every value of a graph, computed in float64 with TensorFlow's windows; signs are -1 and +1."""
     arrays = {graph.input_name: inputs.astype(np.float64)}
     for op in graph.ops:
         arrays[op.output] = np.asarray(_one(op, tensors, [arrays[name] for name in op.inputs]))
@@ -115,7 +115,7 @@ def check(builder: GraphBuilder, batch: int = 3, kernels: str = "numpy") -> None
 
 @pytest.mark.parametrize("kernels", ["numpy", "numba"])
 @pytest.mark.parametrize("builder", [random_mlp(), random_cnn(), random_mlp((3, 200, 9)), random_cnn((3, 5, 9))])
-def test_whole_networks_give_what_the_oracle_gives(builder, kernels):
+def test_networks_match_oracle(builder, kernels):
     if kernels == "numba":
         pytest.importorskip("numba")
     check(builder, kernels=kernels)
@@ -127,8 +127,8 @@ pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))
 @pytest.mark.parametrize("exact", [True, False])
 @settings(max_examples=80, deadline=None)
 @given(data=st.data())
-def test_convolutions_and_pooling_are_right_whatever_their_window(exact, data):
-    """The exact ones are convolutions of signs with signs."""
+def test_convolutions_and_pooling_match_oracle_for_any_window(exact, data):
+    """The exact cases convolve signs with signs."""
     draw = data.draw
     size, channels = draw(st.tuples(st.integers(3, 7), st.integers(3, 7))), draw(st.integers(1, 12))
     builder = GraphBuilder((*size, channels), draw(st.integers(0, 99)))
@@ -162,7 +162,7 @@ def test_convolutions_and_pooling_are_right_whatever_their_window(exact, data):
 
 
 @pytest.mark.parametrize("binary", [True, False])
-def test_a_convolution_in_parts_is_the_same(binary, monkeypatch):
+def test_convolution_in_blocks_matches_oracle(binary, monkeypatch):
     for block, dilation in ((1, (1, 1)), (200, (2, 1)), (1000, (1, 2))):
         monkeypatch.setattr(patches, "BLOCK", block)
         builder = GraphBuilder((7, 5, 3))
@@ -172,7 +172,7 @@ def test_a_convolution_in_parts_is_the_same(binary, monkeypatch):
         check(builder, batch=3)
 
 
-def test_a_threshold_out_of_range_makes_a_channel_constant():
+def test_threshold_out_of_range_makes_channel_constant():
     for dtype in (np.int8, np.int32):
         ends = np.iinfo(dtype)
         builder = GraphBuilder((5,))
@@ -184,7 +184,7 @@ def test_a_threshold_out_of_range_makes_a_channel_constant():
         np.testing.assert_array_equal(model(images((5,), 2)), [[1, -1, -1, 1]] * 2)
 
 
-def test_the_rest_is_right():
+def test_merging_padding_and_rescaling_match_oracle():
     builder = GraphBuilder((4, 3, 5))
     signs = builder.add("sign")
     sums = builder.add("conv2d", kernel=builder.signs((1, 1, 5, 5)))
@@ -202,7 +202,7 @@ def test_the_rest_is_right():
     check(builder)
 
 
-def test_upsampling_joining_and_global_pooling_keep_the_kind():
+def test_upsampling_concatenation_and_global_max_pooling_keep_kind():
     for kind in ("float", "integer", "binary"):
         builder = GraphBuilder((2, 3, 5))
         if kind != "float":
@@ -221,7 +221,7 @@ def test_upsampling_joining_and_global_pooling_keep_the_kind():
         check(builder)
 
 
-def test_a_batch_larger_than_a_chunk_gives_what_its_examples_give():
+def test_batch_larger_than_chunk_matches_single_examples():
     builder = random_mlp()
     model = Model(builder.graph(), builder.tensors)
     inputs = images((6, 5, 1), 2 * model._examples + 3)
@@ -233,7 +233,7 @@ def test_a_batch_larger_than_a_chunk_gives_what_its_examples_give():
     np.testing.assert_allclose(outputs[some], alone, rtol=1e-5, atol=1e-5)
 
 
-def test_other_inputs_and_files_are_refused_in_one_line(tmp_path):
+def test_invalid_inputs_kernels_and_files_are_refused(tmp_path):
     builder = random_mlp()
     model = Model(builder.graph(), builder.tensors)
     for inputs in (np.zeros((2, 5, 6, 1)), np.zeros(30), np.float32(1), np.full((1, 6, 5, 1), "a")):
@@ -249,7 +249,7 @@ SHAPE = (7, 6, 5)
 
 
 def spread(shape: tuple[int, ...]) -> np.ndarray:
-    """Return values at 0 and beyond -3 and +3 too."""
+    """Return random values, among them 0, -0, and some beyond -3 and +3."""
     inputs = np.random.default_rng(1).normal(scale=2, size=(3, *shape)).astype(np.float32)
     inputs.reshape(-1)[:2] = 0.0, -0.0
     return inputs
@@ -262,14 +262,14 @@ def compare(layer, inputs: np.ndarray, op: str, **fields) -> None:
     np.testing.assert_allclose(found, layer(tf.constant(inputs)), rtol=2e-5, atol=2e-5)
 
 
-def test_operations_without_weights():
+def test_quantizers_and_activations_match_training_ops():
     compare(ste_sign, spread(SHAPE), "sign")
     compare(ste_tern, spread(SHAPE), "ternary", threshold=0.05)
     for bits in (1, 2, 8):
         compare(lambda x, bits=bits: dorefa(x, k_bit=bits), spread(SHAPE), "round", bits=bits)
     for function in ACTIVATIONS:
         layer = keras.activations.get(function)
-        for inputs in (spread(SHAPE), np.array([[-80.0, 80.0], [80.0, -80.0]], np.float32)):  # finite, too
+        for inputs in (spread(SHAPE), np.array([[-80.0, 80.0], [80.0, -80.0]], np.float32)):  # must stay finite
             compare(layer, inputs, "activation", function=function)
 
 
@@ -279,7 +279,7 @@ OTHER_SHAPES = [
 ]  # fmt: skip
 
 
-def test_signs_of_another_shape_are_the_same_signs():
+def test_reshaping_keeps_signs():
     for (shape, other), flat in itertools.product(OTHER_SHAPES, (True, False)):
         builder = GraphBuilder(shape)
         builder.add("sign")

@@ -13,7 +13,7 @@ from tests.support.refusals import assert_refused, refusal
 
 
 def described() -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return the JSON values of a network with one of everything that can be wrong."""
+    """Return the JSON and the tensors of a network that has everything that the cases below damage."""
     builder = GraphBuilder((6, 6, 2))
     builder.add("conv2d", kernel=builder.codebook((3, 3, 2, 4), 3), bias=builder.floats((4,)), strides=(1, 1))
     builder.add("sign")
@@ -27,7 +27,7 @@ def described() -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     return graph_to_json(builder.graph()), builder.tensors
 
 
-def test_a_graph_is_what_it_was_after_json():
+def test_graph_round_trips_through_json():
     assert STEPS.keys() == FIELDS.keys()
     for builder in (random_mlp(), random_cnn()):
         graph = builder.graph()
@@ -37,7 +37,7 @@ def test_a_graph_is_what_it_was_after_json():
 
 
 def reached(model: Any, path: str) -> tuple[Any, Any]:
-    """Return the place before the last part of a path, and this part."""
+    """Return the container of the last part of a path, and that part."""
     *before, last = [int(part) if part.isdigit() else part for part in path.split(".")]
     for part in before:
         model = model[part]
@@ -45,7 +45,7 @@ def reached(model: Any, path: str) -> tuple[Any, Any]:
 
 
 def put(path: str, value: Any):
-    """Return a change of the model's JSON: the last part of the path gets a value."""
+    """Return a change that sets a path in the model's JSON to a value."""
     return lambda model, _: operator.setitem(*reached(model, path), value)
 
 
@@ -54,7 +54,7 @@ def drop(path: str):
 
 
 def array(path: str, **found):
-    """Return a change of the array that the JSON names: of its type or its shape, or all of it."""
+    """Return a change of the array that the JSON names: another dtype, another shape, or no array."""
 
     def change(model: dict, tensors: dict) -> None:
         place, last = reached(model, path)
@@ -70,7 +70,7 @@ def array(path: str, **found):
 
 
 def instead(op: str, inputs: list[str], **fields: Any):
-    """Return a change that puts another operation in the place of number 5."""
+    """Return a change that replaces operation 5."""
     return put("ops.5", {"op": op, "name": "r", "inputs": inputs, "output": "value_5", **fields})
 
 
@@ -111,7 +111,7 @@ REFUSED = [
 ]  # fmt: skip
 
 
-def test_what_does_not_fit_is_refused_in_one_line(tmp_path):
+def test_invalid_graphs_and_tensors_are_refused(tmp_path):
     whole, arrays = described()
     path = tmp_path / "model"
     Model(parse_graph(whole), arrays)
@@ -124,7 +124,7 @@ def test_what_does_not_fit_is_refused_in_one_line(tmp_path):
         assert len(line) < 300 + len(str(path))
 
 
-def test_a_sum_that_float32_could_not_hold_is_refused():
+def test_sum_too_large_to_be_exact_in_float32_is_refused():
     size = 2**24 + 1
     kernel = Encoded("sign", "t", (size, 1))
     ops = (Op("sign", "s", ("x",), "b"), Op("dense", "d", ("b",), "y", {"kernel": kernel}))

@@ -1,4 +1,4 @@
-"""Sparse files: codes and arrays come back with NumPy alone; what is damaged or lies about its size is refused."""
+"""Sparse files: codes and arrays are read with NumPy only; damaged files and false sizes are refused."""
 
 import heapq
 import tracemalloc
@@ -35,13 +35,13 @@ from tests.support.refusals import assert_refused, refusal
 def sparse_array(shape: tuple[int, ...], kept: float, distinct: int) -> np.ndarray:
     random = np.random.default_rng(0)
     book = random.normal(size=distinct).astype(np.float32)
-    values = book[np.minimum(random.geometric(5 / (distinct + 20), shape) - 1, distinct - 1)]  # some come more often
+    values = book[np.minimum(random.geometric(5 / (distinct + 20), shape) - 1, distinct - 1)]  # some occur more often
     return np.where(random.random(shape) < kept, values, np.float32(0))
 
 
 ROWS = np.random.default_rng(1).random((240, 1)) < 0.4
 WEIGHTS = {
-    "a/kernel": sparse_array((240, 160), 0.1, 20) * ROWS,  # gaps, a codebook; both under Huffman codes
+    "a/kernel": sparse_array((240, 160), 0.1, 20) * ROWS,  # gaps and a codebook, both Huffman-coded
     "a/bias": np.linspace(-1, 1, 30, dtype=np.float32),
     "b/kernel": sparse_array((50, 30), 0.6, 5000),  # a bitmap
     "c/gamma": np.ones(30, np.float32),
@@ -59,7 +59,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_every_array_comes_back_bit_for_bit(file: Path):
+def test_arrays_round_trip_bit_for_bit(file: Path):
     config, found = read_sparse_network(file)
     assert config == {"class_name": "Any"}
     assert list(found) == list(WEIGHTS)
@@ -67,8 +67,8 @@ def test_every_array_comes_back_bit_for_bit(file: Path):
         assert found[name].dtype == np.float32
         assert found[name].shape == np.shape(values)
         assert found[name].tobytes() == values.tobytes()
-        found[name][...] = 0  # arrays of their own, to be written to
-    model, tensors = read_container(file, SPARSE)  # the forms that the other tests damage
+        found[name][...] = 0  # they are writable copies
+    model, tensors = read_container(file, SPARSE)  # the encodings that the other tests damage
     assert [each["positions"] for each in model["weights"]] == ["gaps", "all", "bitmap", "all", "all"]
     assert [each["values"] for each in model["weights"]] == ["codebook", "float32", "float32", "codebook", "float32"]
     assert {"0.gaps", "0.gaps_code", "0.indices", "0.indices_code", "0.codebook", "1.values", "2.bitmap"} <= {*tensors}
@@ -90,7 +90,7 @@ def rename(name: str, to: str) -> Damage:
 
 
 def bomb() -> np.ndarray:
-    """Return a stream of 64 KB that would take 64 MiB."""
+    """Return a stream of 64 KB that expands to 64 MiB."""
     return np.frombuffer(zlib.compress(b" " * 2**26), np.uint8)
 
 
@@ -118,13 +118,13 @@ DAMAGE = {
 }
 
 
-def test_what_cannot_have_been_written_is_refused_without_the_memory(file: Path):
+def test_damaged_file_is_refused_without_allocating_what_it_claims(file: Path):
     content = file.read_bytes()
     for name, (damage, message) in DAMAGE.items():
         file.write_bytes(content)
         model, tensors = read_container(file, SPARSE)
         damage(model, tensors)
-        write_container(file, SPARSE, model, tensors)  # with a digest that is right
+        write_container(file, SPARSE, model, tensors)  # with a correct digest
         tracemalloc.start()
         try:
             with pytest.raises(UserError, match=message) as refused:
@@ -136,7 +136,7 @@ def test_what_cannot_have_been_written_is_refused_without_the_memory(file: Path)
         assert "\n" not in str(refused.value)
 
 
-def test_a_small_file_may_claim_some_memory_but_not_all(tmp_path: Path):
+def test_small_file_may_expand_to_64_mib_but_not_more(tmp_path: Path):
     weight = {"name": "w", "order": "rows", "positions": "all", "values": "codebook"}
     path = tmp_path / "zeros.sparse.safetensors"
     for size, accepted in ((2**24, True), (2**24 + 1, False)):
@@ -150,7 +150,7 @@ def test_a_small_file_may_claim_some_memory_but_not_all(tmp_path: Path):
 
 @settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_streams_of_any_bytes_give_arrays_or_one_line(file: Path, data):
+def test_changed_byte_gives_arrays_of_same_shapes_or_a_user_error(file: Path, data):
     model, tensors = read_container(file, SPARSE)
     name = data.draw(st.sampled_from(sorted(tensors)))
     raw = bytearray(tensors[name].tobytes())
@@ -170,7 +170,7 @@ symbols_of = st.integers(1, 8).flatmap(lambda bits: st.lists(st.integers(0, 2**b
 
 
 def huffman_bits(counts: np.ndarray) -> int:
-    """Return the bits of the best code of any length: two least counts are joined again and again."""
+    """Return the bits of an optimal code of any length, by merging the two smallest counts again and again."""
     heap = [int(count) for count in counts if count]
     heapq.heapify(heap)
     total = 0
@@ -182,7 +182,7 @@ def huffman_bits(counts: np.ndarray) -> int:
 
 
 @given(symbols_of)
-def test_symbols_are_read_again_and_take_as_few_bits_as_huffmans_code(symbols: list[int]):
+def test_symbols_round_trip_in_as_few_bits_as_huffman_code(symbols: list[int]):
     numbers = np.array(symbols, np.uint8)
     counts = np.bincount(numbers)
     lengths = code_lengths(counts)
@@ -193,14 +193,14 @@ def test_symbols_are_read_again_and_take_as_few_bits_as_huffmans_code(symbols: l
     np.testing.assert_array_equal(decode(stream, read_lengths(write_lengths(lengths), 256), len(symbols)), numbers)
 
 
-def test_codes_are_those_of_the_deflate_standard():
+def test_canonical_codes_match_deflate_standard():
     lengths = np.array([3, 3, 3, 3, 3, 2, 4, 4], np.uint8)  # RFC 1951, section 3.2.2
     codes = canonical_codes(lengths)
     written = [format(code, f"0{length}b") for code, length in zip(codes, lengths, strict=True)]
     assert written == ["010", "011", "100", "101", "110", "00", "1110", "1111"]
 
 
-def test_streams_of_many_blocks_are_read_again():
+def test_streams_of_many_blocks_round_trip():
     random = np.random.default_rng(0)
     symbols = np.minimum(random.geometric(0.2, 500_000) - 1, 255).astype(np.uint8)
     lengths = code_lengths(np.bincount(symbols))
@@ -210,7 +210,7 @@ def test_streams_of_many_blocks_are_read_again():
     np.testing.assert_array_equal(decode(stream, lengths, len(symbols)), symbols)
 
 
-def test_lengths_that_make_no_code_are_refused():
+def test_invalid_code_lengths_are_refused():
     for lengths in ([1, 1, 1], [1, 2], [2], [15, 15], [0, 0], []):
         padded = [*lengths, *[0] * (len(lengths) % 2)]
         stream = np.array([high << 4 | low for high, low in zip(padded[::2], padded[1::2], strict=True)], np.uint8)
@@ -222,20 +222,20 @@ def test_lengths_that_make_no_code_are_refused():
 
 
 @given(symbols_of, st.integers(1, 3))
-def test_a_stream_that_ends_early_or_late_is_refused(symbols: list[int], bytes_less: int):
+def test_stream_of_wrong_length_is_refused(symbols: list[int], bytes_less: int):
     numbers = np.array([*symbols, 0, 255], np.uint8)
     lengths = code_lengths(np.bincount(numbers))
     stream = encode(numbers, lengths)
     refusal(decode, stream[:-bytes_less], lengths, len(numbers))
     refusal(decode, np.append(stream, np.zeros(bytes_less, np.uint8)), lengths, len(numbers))
     refusal(decode, stream, lengths, len(numbers) + 8 * len(stream))
-    assert_refused("too short", decode, stream, lengths, 10**15)  # before memory is taken
+    assert_refused("too short", decode, stream, lengths, 10**15)  # before memory is allocated
 
 
-def test_a_number_counts_the_places_before_an_entry():
+def test_gap_counts_places_before_next_entry():
     for places, bits, numbers in (
         ([0, 1, 2], 3, [0, 0, 0]),
-        ([7], 3, [7, 0]),  # the filler is 7: seven places on, without an entry
+        ([7], 3, [7, 0]),  # 7 is the filler: it skips seven places without an entry
         ([13, 14], 3, [7, 6, 0]),
         ([2, 5], 1, [1, 1, 0, 1, 1, 0]),
         ([254, 510], 8, [254, 255, 0]),
@@ -244,11 +244,11 @@ def test_a_number_counts_the_places_before_an_entry():
         assert from_gaps(np.array(numbers, np.uint8), bits, len(places), 600).tolist() == places
 
 
-def test_gaps_that_lead_elsewhere_are_refused():
+def test_gaps_that_do_not_fit_count_or_size_are_refused():
     for numbers, kept, size in (
         ([3, 0], 3, 20),  # too few entries
         ([3, 0], 1, 20),  # too many
-        ([3, 0], 2, 4),  # the last one lies at 4
-        ([3, 7], 1, 20),  # a filler at the end leads nowhere
+        ([3, 0], 2, 4),  # the last entry would be at place 4
+        ([3, 7], 1, 20),  # no entry follows the filler
     ):
         refusal(from_gaps, np.array(numbers, np.uint8), 3, kept, size)

@@ -1,4 +1,4 @@
-"""The layers of attention: resizing, dilated convolutions, what the mask is, its seed, saving, what is written out."""
+"""Attention layers: resizing, dilated convolutions, the mask and its seed, saving, the stripped model."""
 
 import keras
 import numpy as np
@@ -30,7 +30,7 @@ def call(gate: BernoulliGate, training: bool = False) -> tuple[np.ndarray, np.nd
     return tuple(value.numpy() for value in gate([X, A], training=training))
 
 
-def test_each_training_call_draws_a_mask_anew_from_a_counted_seed():
+def test_each_training_call_draws_a_new_mask_and_advances_the_seed():
     for eval_mode in options.EVAL_MODES:
         gate = BernoulliGate(eval_mode=eval_mode, seed=1)
         (y, mask), (_, second), _ = (call(gate, training=True) for _ in range(3))
@@ -43,7 +43,7 @@ def test_each_training_call_draws_a_mask_anew_from_a_counted_seed():
         np.testing.assert_array_equal(call(gate, training=True)[1], second)
 
 
-def test_evaluation_does_not_draw_unless_it_samples():
+def test_evaluation_draws_only_in_sample_mode():
     for given, expected in (
         ({}, A),
         ({"eval_mode": "threshold"}, (A >= 0.5).astype(np.float32)),
@@ -62,7 +62,7 @@ def test_evaluation_does_not_draw_unless_it_samples():
     assert product.variables == []
 
 
-def test_attention_is_the_sigmoid_over_the_temperature_in_float32():
+def test_attention_map_is_float32_sigmoid_of_logits_over_temperature():
     logits = np.array([-4.0, 0.0, 7.0], np.float32)
     np.testing.assert_allclose(AttentionMap()(logits), 1 / (1 + np.exp(-logits)), rtol=1e-6)
     np.testing.assert_allclose(AttentionMap(temperature=4.0)(logits), 1 / (1 + np.exp(-logits / 4)), rtol=1e-6)
@@ -72,7 +72,7 @@ def test_attention_is_the_sigmoid_over_the_temperature_in_float32():
     assert of_bfloat16[2] < 1.0  # bfloat16 has no number between 0.996 and 1
 
 
-def test_a_branch_of_the_users_own_must_return_logits_for_each_position():
+def test_custom_branch_must_return_one_logit_per_position():
     own = keras.Sequential([layers.Conv2D(2, 5, padding="same"), layers.Conv2D(1, 1)])
     assert branch_logits(own, keras.Input((None, None, 3)), (None, None, None, 1)).shape == (None, None, None, 1)
     for layer in (layers.Conv2D(1, 3, name="own"), layers.Conv2D(2, 1, name="own")):
@@ -93,14 +93,14 @@ DILATED = {"filters": [4, 3], "dilations": [1, 2]}
     ],
     ids=str,
 )
-def test_outputs_and_variables_are_those_of_the_evaluation(given, binary: bool, tmp_path):
+def test_stripped_model_matches_evaluation_and_shares_its_weights(given, binary: bool, tmp_path):
     hooks: list[GraphHook] = [attention(**{"branch": DILATED, "temperature": 0.8, **given})]
     if binary:
         hooks.append(BnnRounding())
     trainer = prepare(hooks, binary_model() if binary else image_model())
     network, generator = trainer.networks["model"], np.random.default_rng(1)
     for variable in network.model.trainable_variables:
-        if variable.path.endswith("attention_logits/kernel"):  # so that attention says something
+        if variable.path.endswith("attention_logits/kernel"):  # so that attention is not constant
             variable.assign(generator.normal(scale=5.0, size=variable.shape))
     plain = strip_model(trainer, "model")
     assert any(isinstance(each, AttentionMap) for each in network.model._flatten_layers())
@@ -114,7 +114,7 @@ def test_outputs_and_variables_are_those_of_the_evaluation(given, binary: bool, 
     np.testing.assert_allclose(loaded(INPUTS).numpy(), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_a_gate_that_draws_in_evaluation_is_refused():
+def test_stripping_a_gate_that_draws_in_evaluation_is_refused():
     assert_refused("eval_mode=sample", strip_model, prepare([attention(eval_mode="sample")], image_model()), "model")
     model = image_model()
     assert strip_model(prepare([attention(mode="none", eval_mode="sample")], model), "model") is model
@@ -123,7 +123,7 @@ def test_a_gate_that_draws_in_evaluation_is_refused():
 AREAS = np.random.default_rng(0).uniform(size=(2, 12, 10, 3)).astype(np.float32)
 
 
-def test_cells_are_means_over_the_area_that_they_cover():
+def test_area_resize_matches_tf_image_resize():
     for size in ((6, 5), (5, 7), (24, 30), (1, 1)):
         resized = tf.function(lambda maps, size=size: area_resize(maps, size), jit_compile=size == (5, 7))(AREAS)
         np.testing.assert_allclose(resized, tf.image.resize(AREAS, size, method="area"), rtol=1e-5)
@@ -139,7 +139,7 @@ NATIVE = has_dilated_kernels((1, 8, 8, 2), (3, 3, 2, 3), (2, 2), "float32")
 
 @pytest.mark.parametrize("native", [True, False] if NATIVE else [False])
 @pytest.mark.parametrize(("dilation", "size", "kernel"), [(2, (3, 13), 3), (5, (12, 9), 4), (4, (1, 2), 3)])
-def test_values_and_gradients_are_those_of_keras(native: bool, dilation: int, size: tuple[int, int], kernel: int):
+def test_dilated_conv_and_gradients_match_keras(native: bool, dilation: int, size: tuple[int, int], kernel: int):
     layer = DilatedConv2D(3, kernel, dilation_rate=dilation, activation="relu", bias_initializer="ones")
     layer.build((None, 12, 9, 2))
     layer._native = native

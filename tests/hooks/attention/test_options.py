@@ -1,4 +1,4 @@
-"""Options of Bernoulli attention that are mappings: what is taken, and what is refused in one line."""
+"""Options of Bernoulli attention that are mappings: what is accepted and what is refused."""
 
 from functools import partial
 
@@ -12,7 +12,7 @@ KEEP_RATE = partial(options.parse, option="keep_rate", kind=options.KeepRate)
 SUPERVISION = partial(options.parse, option="supervision", kind=options.Supervision)
 
 
-def test_wrong_values_are_refused_by_name():
+def test_invalid_values_are_named_in_the_error():
     for parse, value, word in (
         (options.parse_branch, "big", "branch"),
         (options.parse_branch, {"filter": [3]}, "filter"),
@@ -26,7 +26,7 @@ def test_wrong_values_are_refused_by_name():
         assert_refused(word, parse, value)
 
 
-def test_by_default_a_keep_rate_of_a_half_is_aimed_at():
+def test_auto_keep_rate_targets_one_half():
     assert KEEP_RATE("auto") == options.KeepRate(0.5, 0.1)
 
 
@@ -38,7 +38,7 @@ def gradient(function, logits: np.ndarray) -> np.ndarray:
     return tape.gradient(value, given).numpy()
 
 
-def test_the_penalty_pulls_as_hard_from_a_collapsed_map_as_from_any_other():
+def test_keep_rate_penalty_gradient_does_not_vanish_on_collapsed_maps():
     for level in (-30.0, -8.0, 8.0, 30.0):
         logits = np.full((1, 3, 4, 1), level, np.float32)
         mean = 1.0 / (1.0 + np.exp(-level))
@@ -47,7 +47,7 @@ def test_the_penalty_pulls_as_hard_from_a_collapsed_map_as_from_any_other():
     assert np.isfinite(options.keep_rate_penalty(tf.constant([-500.0, 500.0], shape=[2, 1, 1, 1]), target=0.3)).all()
 
 
-def test_maps_of_the_batch_are_resized_by_area():
+def test_map_from_the_batch_is_resized_by_area():
     maps = np.random.default_rng(2).uniform(size=(3, 8, 6)).astype(np.float32)
     expected = maps.reshape(3, 4, 2, 3, 2).mean(axis=(2, 4))[..., None]
     for given in (maps, maps[..., None]):

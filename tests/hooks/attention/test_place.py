@@ -1,4 +1,4 @@
-"""Which map is gated: by default, by pattern, and what is refused in one line."""
+"""Which feature map is gated, by default and by pattern, and what is refused."""
 
 import keras
 import numpy as np
@@ -13,7 +13,7 @@ layers = keras.layers
 
 
 def residual() -> keras.Model:
-    """A stem, a block with a shortcut around it, a convolution in each."""
+    """Return a stem and a residual block, with one convolution in each."""
     inputs = keras.Input((8, 8, 3))
     stem = layers.ReLU(name="stem_relu")(layers.Conv2D(4, 3, padding="same", name="stem")(inputs))
     inner = layers.Conv2D(4, 3, padding="same", name="inner")(stem)
@@ -27,7 +27,7 @@ def inner_model(*, pooled: bool) -> keras.Model:
     return keras.Model(inputs, layers.GlobalAveragePooling2D()(maps) if pooled else maps, name="backbone")
 
 
-def test_the_default_is_what_the_second_convolution_sees_or_an_inner_model_returns():
+def test_default_map_is_second_convolution_input_or_inner_model_output():
     end = [layers.GlobalAveragePooling2D(), layers.Dense(3)]
     for model, layer, shape in (
         (image_model(), "pool_1", (None, 4, 4, 4)),
@@ -41,7 +41,7 @@ def test_the_default_is_what_the_second_convolution_sees_or_an_inner_model_retur
     assert_refused("itself returns a map .*include_top=False", find_place, pooled, None)
 
 
-def test_what_cannot_be_gated_is_refused():
+def test_maps_that_cannot_be_gated_are_refused():
     inputs = keras.Input((8, 8, 3))
     pooled = layers.MaxPooling2D(2, data_format="channels_first", name="pool")(layers.Conv2D(2, 3, name="conv")(inputs))
     channels_first = keras.Model(inputs, layers.Dense(2)(layers.Flatten()(pooled)))
@@ -60,7 +60,7 @@ X = np.random.default_rng(0).normal(size=(3, 8, 8, 1)).astype(np.float32)
 
 
 def shortcut() -> keras.Model:
-    """A convolution with a shortcut around it and one from below the gate; two outputs, one of them beside the gate."""
+    """A convolution with shortcuts from its input and from before the gate; one of two outputs bypasses the gate."""
     inputs = keras.Input((8, 8, 1), name="image")
     stem = layers.Conv2D(2, 3, padding="same", name="stem")(inputs)
     inner = layers.Conv2D(2, 3, padding="same", name="inner")(stem)
@@ -70,7 +70,7 @@ def shortcut() -> keras.Model:
 
 
 @pytest.mark.parametrize("join", ["replace", "concatenate"])
-def test_everything_above_sees_the_gated_map_and_the_rest_stays(join: str, tmp_path):
+def test_gated_map_reaches_all_consumers_and_nothing_else_changes(join: str, tmp_path):
     model = shortcut()
     plain = model(X)
     stem, inner = model.get_layer("stem"), model.get_layer("inner")
@@ -83,6 +83,6 @@ def test_everything_above_sees_the_gated_map_and_the_rest_stays(join: str, tmp_p
     expected = masked if join == "replace" else np.concatenate([masked, plain["main"]], axis=-1)
     np.testing.assert_allclose(outputs["main"], expected, rtol=1e-4, atol=1e-5)
     assert {id(v) for v in gated.variables} == {id(v) for v in model.variables}
-    np.testing.assert_array_equal(model(X)["main"], plain["main"])  # the model that was given stays as it is
+    np.testing.assert_array_equal(model(X)["main"], plain["main"])  # the original model is unchanged
     gated.save(tmp_path / "model.keras")
     np.testing.assert_array_equal(keras.models.load_model(tmp_path / "model.keras")(X)["main"], outputs["main"])

@@ -12,7 +12,7 @@ from tests.support.runs import seen_run
 
 @pytest.fixture
 def make_run(tmp_path: Path) -> Callable[..., Run]:
-    """Return a function that makes a run of a small network; fields can be replaced."""
+    """Return a function that creates a run of a small network; fields can be overridden."""
 
     def make(**fields: Any) -> Run:
         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, name="dense")], name="net")

@@ -21,17 +21,17 @@ NORM = keras.Sequential([keras.Input((4,)), layers.Dense(3), layers.BatchNormali
 DIRECTIONS = [
     *(("metric/accuracy", "min", "max"), ("generator/metric/coverage", "min", "max"), ("metric/accuracy", "max", None)),
     *(("generator/loss/total", "max", "min"), ("loss/total", "min", None)),
-    ("metric/frechet_distance", "min", None),  # a name that tells nothing
+    ("metric/frechet_distance", "min", None),  # a name that suggests no direction
 ]
 
 
-def test_a_monitor_the_wrong_way_round_is_pointed_at():
+def test_monitor_with_the_wrong_mode_is_reported():
     for monitor, mode, remedy in DIRECTIONS:
         line = direction_advice(monitor, mode)
         assert line is None if remedy is None else line.endswith(f"monitor_mode={remedy}.")
 
 
-def test_a_monitor_that_never_changes_is_pointed_at():
+def test_constant_monitor_is_reported():
     for values in ([0.1] * 4, [0.1] * 4 + [0.11], [1.0] * 9, [float("nan")] * 9):
         assert constant_advice("metric/accuracy", values) is None
     for monitor, loss in (("metric/accuracy", "loss/total"), ("generator/metric/coverage", "generator/loss/total")):
@@ -39,7 +39,7 @@ def test_a_monitor_that_never_changes_is_pointed_at():
         assert line.endswith(f"trainer.monitor={loss} trainer.monitor_mode=min.")
 
 
-def test_the_advisor_sees_validation_and_keeps_it_over_a_resume(make_run):
+def test_advisor_tracks_only_validation_and_keeps_its_history_on_resume(make_run):
     advisor, run = Advisor(), make_run()
     advisor.on_fit_begin(run)
     for step in range(1, 5):
@@ -53,7 +53,7 @@ def test_the_advisor_sees_validation_and_keeps_it_over_a_resume(make_run):
     assert "0.1000 in each of 5 evaluations" in resumed.warning({})
     run.step = 0
     resumed.on_fit_begin(run)
-    assert resumed.warning({}) is None  # another fit
+    assert resumed.warning({}) is None  # a new fit starts over
 
 
 @pytest.mark.parametrize(
@@ -66,13 +66,13 @@ def test_the_advisor_sees_validation_and_keeps_it_over_a_resume(make_run):
         ({"batch_size": 16, "micro_batches": 4}, "Set trainer.accumulation_steps=1 or trainer.batch_size=64."),
     ],
 )
-def test_batch_norm_over_few_examples_is_pointed_at(given, seen):
+def test_batch_norm_over_few_examples_is_reported(given, seen):
     given = {"replicas": 1, "micro_batches": 1, "synchronized": False, **given}
     line = norm_batch_advice({"model": NORM}, **given)
     assert line is None if seen is None else seen in line
     frozen = keras.Sequential([keras.Input((4,)), layers.BatchNormalization(trainable=False)])
-    assert norm_batch_advice({"a": frozen}, **given) is None  # sees no batch
-    assert norm_batch_advice({"a": NORM}, NORM.layers, **given) is None  # neither
+    assert norm_batch_advice({"a": frozen}, **given) is None  # uses no batch statistics
+    assert norm_batch_advice({"a": NORM}, NORM.layers, **given) is None  # frozen by a hook
 
 
 def bare(*before, behind=()):
@@ -88,11 +88,11 @@ def bare(*before, behind=()):
         (bare(layers.Flatten(), behind=[layers.BatchNormalization()]), 255.0, True),
     ],
 )
-def test_raw_pixels_without_a_norm_behind_the_first_layer_are_pointed_at(model, largest, warned):
+def test_unscaled_inputs_without_normalization_are_reported(model, largest, warned):
     assert (input_range_advice({"model": model}, 0.0, largest) is not None) is warned
 
 
-def test_the_advisor_reads_examples_and_asks_every_rule(make_run):
+def test_advisor_applies_every_rule_to_a_run(make_run):
     arrays = {"inputs": np.full((12, 4), 255.0, np.float32), "targets": np.zeros(12, np.int64)}
     split = Split("train", ArraySource(arrays, lambda batch: batch), np.arange(12))
     networks = {name: Network(name, model, keras.optimizers.Adam()) for name, model in (("a", bare()), ("b", NORM))}
@@ -106,5 +106,5 @@ def test_the_advisor_reads_examples_and_asks_every_rule(make_run):
     run.trainer.layer_losses, run.config["trainer"] = True, {"accumulation_steps": 2}
     assert "counts 1/2" in Advisor().advise(run)[-1]
     run.trainer.layer_losses = False
-    run.networks["a"].fixed = run.networks["b"].fixed = True  # nobody trains them
+    run.networks["a"].fixed = run.networks["b"].fixed = True  # not trained
     assert len(Advisor().advise(run)) == 2

@@ -23,7 +23,7 @@ def begun(make_run, fields=(), **options):
 
 
 def chunk(hook, run, step):
-    """Tell the hook of a chunk that ends at `step`; return the tags it asks for."""
+    """Report a chunk that ends at `step` to the hook; return the tags it requests."""
     run.step = step
     hook.on_chunk_end(run, None)
     return take(run)
@@ -50,7 +50,7 @@ def test_last_is_due_at_epoch_ends_after_enough_time_and_at_the_end(make_run, cl
     for now, step in ((59.0, 10), (61.0, 15), (61.0, 20), (120.0, 30), (121.0, 40), (122.0, 45)):
         clock[0] = now
         found.append(chunk(hook, run, step))
-    # inside an epoch; 59 s after the one before
+    # step 15 is inside an epoch; step 30 comes 59 s after the previous save
     assert found == [set(), set(), {"last"}, set(), {"last"}, {"last"}]
     assert hook.summary() == {"steps": {"last": 45}}
     begun_again, run = begun(make_run), make_run()
@@ -58,7 +58,7 @@ def test_last_is_due_at_epoch_ends_after_enough_time_and_at_the_end(make_run, cl
     assert chunk(begun_again[0], run, 100) == {"last"}
 
 
-def test_without_a_time_last_is_due_at_every_multiple_where_chunks_end(make_run):
+def test_last_is_due_every_n_epochs_when_every_seconds_is_0(make_run):
     hook, run = begun(make_run, every_epochs=2, every_seconds=0)
     assert [step for step in range(1, 100) if chunk(hook, run, step)] == [20, 40, 60, 80]
     hook, run = begun(make_run, {"total_steps": 1000}, every_epochs=0.25, every_seconds=0)
@@ -67,7 +67,7 @@ def test_without_a_time_last_is_due_at_every_multiple_where_chunks_end(make_run)
     assert [hook.next_step(step) for step in (0, 10, 11, 20, 21)] == [11, 11, 21, 21, 32]
 
 
-def test_best_is_due_when_an_evaluation_on_the_validation_split_improves(make_run, clock):
+def test_best_is_due_when_validation_improves(make_run, clock):
     for keep_best, expected in ((True, [{"best"}, set(), set(), {"best"}]), (False, [set()] * 4)):
         hook, run = begun(make_run, keep_best=keep_best)
         asked = []
@@ -79,7 +79,7 @@ def test_best_is_due_when_an_evaluation_on_the_validation_split_improves(make_ru
     assert evaluate(hook, run, 0.5, "test") == set()
 
 
-def test_nothing_is_asked_for_twice_at_one_step_also_after_a_resume(make_run):
+def test_no_tag_is_requested_twice_at_one_step_even_after_a_resume(make_run):
     hook, run = begun(make_run, every_seconds=0)
     assert [chunk(hook, run, 10), chunk(hook, run, 10)] == [{"last"}, set()]
     assert [evaluate(hook, run, 0.5), evaluate(hook, run, 0.6)] == [{"best"}, set()]
@@ -99,7 +99,7 @@ class Stops(HostHook):
         run.control.stop("enough")
 
 
-def test_a_stop_that_a_later_hook_asks_for_saves_last(tmp_path):
+def test_last_is_saved_when_a_later_hook_stops_the_run(tmp_path):
     saving, stopping = Checkpoint(), Stops()
     saving.name = "checkpoint"
     run = toy_run(tmp_path, [saving, stopping], epochs=3)

@@ -21,7 +21,7 @@ class Broken(io.StringIO):
         raise BrokenPipeError(32, "pipe")
 
 
-def test_a_broken_closed_or_missing_stream_is_dropped_once_and_for_all():
+def test_broken_closed_or_missing_stream_is_dropped_for_good():
     target, closed = Broken(), io.StringIO()
     closed.close()
     for stream in (LastingStream(target), LastingStream(closed), LastingStream(None)):
@@ -43,14 +43,14 @@ def test_a_broken_closed_or_missing_stream_is_dropped_once_and_for_all():
         *(("NO_COLOR", "1", False), ("NO_COLOR", "", True)),
     ],
 )
-def test_a_terminal_knows_control_sequences_and_wants_them(monkeypatch, name, value, shown):
+def test_is_terminal_respects_term_ci_and_no_color(monkeypatch, name, value, shown):
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv(name, value)
     assert is_terminal(LastingStream(Terminal())) is shown
     assert not is_terminal(LastingStream(io.StringIO()))
 
 
-def test_a_process_ends_well_after_its_reader_has_left():
+def test_process_exits_cleanly_after_the_reader_closes_the_pipe():
     program = (
         "import sys\n"
         "from hookline.hooks.monitors.console import open_console\n"

@@ -8,14 +8,14 @@ def rows(run):
     return list(csv.DictReader((run.directory / "metrics.csv").read_text().splitlines()))
 
 
-def test_later_names_get_a_column_and_repeated_steps_one_row(make_run):
+def test_late_metrics_get_a_column_and_repeated_steps_one_row(make_run):
     run, hook = make_run(), CSV()
     hook.on_fit_begin(run)
     hook.on_chunk_end(run, None)
     for step in (10, 20, 30):
         hook.on_chunk_end(run, Report(step, "train", {"loss/total": step / 3}))
-    hook.on_evaluation_end(run, Report(20, "test", {"loss/total": 9.0}))  # made again, even if no step is
-    assert hook.state_dict() == {}  # a checkpoint: rows are on disk
+    hook.on_evaluation_end(run, Report(20, "test", {"loss/total": 9.0}))  # repeated on resume, even if no step is
+    assert hook.state_dict() == {}  # as at a checkpoint: rows are on disk
     assert [float(row["loss/total"]) for row in rows(run)] == [10 / 3, 20 / 3, 10.0, 9.0]
 
     run.step, run.journal.resumed_at, resumed = 20, [20], CSV()

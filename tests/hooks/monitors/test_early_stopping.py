@@ -22,20 +22,20 @@ CASES = [
     ("max", {"patience": 3}, [0.5, 0.6, 0.6, 0.5, 0.6, 0.7], 4),
     ("min", {"patience": 2}, [1.0, 0.9, 0.8, 0.81, 0.8], 4),
     ("min", {"patience": 2, "min_delta": 0.01}, [0.5, 0.495, 0.491], 2),
-    ("max", {"patience": 2, "min_delta": 0.01}, [0.5, 0.508, 0.516, 0.524, 0.532, 0.54], None),  # they add up
+    ("max", {"patience": 2, "min_delta": 0.01}, [0.5, 0.508, 0.516, 0.524, 0.532, 0.54], None),  # small gains add up
     ("max", {"patience": 2}, [0.5, INF, NAN], 2),
     ("min", {"patience": 2}, [NAN, NAN], 1),
 ]
 
 
-def test_the_run_stops_after_patience_evaluations_without_an_improvement(make_run):
+def test_run_stops_after_patience_evaluations_without_improvement(make_run):
     for mode, options, values, stop in CASES:
         run = make_run(best=Best("metric/accuracy", mode))
         assert first_stop(EarlyStopping(**options), run, values) == stop
         assert (run.control.stop_reason is None) is (stop is None)
 
 
-def test_other_splits_repeated_evaluations_and_the_last_one_do_not_count(make_run):
+def test_other_splits_repeated_and_final_evaluations_do_not_count(make_run):
     hook, run = EarlyStopping(patience=1), make_run(total_steps=30)
     evaluate(hook, run, 10, 0.5)
     assert evaluate(hook, run, 10, 0.4) is None
@@ -46,7 +46,7 @@ def test_other_splits_repeated_evaluations_and_the_last_one_do_not_count(make_ru
     assert evaluate(hook, run, 20, 0.4) is None
 
 
-def test_a_resumed_run_stops_where_the_whole_run_would(make_run):
+def test_resumed_run_stops_where_an_uninterrupted_run_would(make_run):
     hook, run = EarlyStopping(patience=3), make_run()
     for step, value in enumerate([0.5, NAN, 0.6, 0.5, 0.5, 0.5], start=1):  # resumed after each
         resumed = EarlyStopping(patience=3)
@@ -57,7 +57,7 @@ def test_a_resumed_run_stops_where_the_whole_run_would(make_run):
     assert hook.summary() == {"patience": 3, "waited": 3, "best": 0.6, "best_step": 3}
 
 
-def test_a_second_fit_begins_anew_and_a_resumed_one_does_not(make_run):
+def test_new_fit_resets_the_state_and_resumed_fit_keeps_it(make_run):
     hook, run = EarlyStopping(patience=2), make_run()
     hook.on_fit_begin(run)
     assert first_stop(hook, run, [0.9, 0.8, 0.8]) == 2
@@ -68,7 +68,7 @@ def test_a_second_fit_begins_anew_and_a_resumed_one_does_not(make_run):
     assert hook.state_dict() == EarlyStopping().state_dict()
 
 
-def test_it_waits_until_the_network_has_its_promised_form(make_run):
+def test_patience_starts_once_the_network_has_its_final_form(make_run):
     hook, run = EarlyStopping(patience=1), make_run()
     run.best.since = 30
     hook.on_fit_begin(run)
@@ -78,8 +78,8 @@ def test_it_waits_until_the_network_has_its_promised_form(make_run):
 
 
 @pytest.mark.filterwarnings("ignore:metric/accuracy did not improve")
-def test_a_rate_falls_to_the_least_share(make_run):
-    """Runs whose rate falls are in tests/resume/test_every_hook_goes_on.py."""
+def test_rate_share_never_falls_below_least(make_run):
+    """Runs with a falling rate are tested in tests/resume/test_every_hook_resumes.py."""
     hook, run = ReduceOnPlateau(factor=0.1, patience=1, least=0.005), make_run()
     run.lower_rates = lambda factor: None
     for _ in range(5):

@@ -15,7 +15,7 @@ def printed(run, summary, capsys, mode="plain"):
     return capsys.readouterr().out
 
 
-def test_the_table_holds_metrics_sizes_speed_and_place(make_run, summary, capsys):
+def test_table_shows_metrics_sizes_speed_and_run_directory(make_run, summary, capsys):
     run = make_run()
     summary["input"] = {"waiting_share": 0.434, "advice": "Try it."}
     summary["time_to_first_step"] = {"seconds": 9.25, "import": 6.0, "trace": 2.25, "step": 1.0}
@@ -41,7 +41,7 @@ def test_the_table_holds_metrics_sizes_speed_and_place(make_run, summary, capsys
     }
 
 
-def test_a_pipe_gets_no_control_characters_and_no_wrapped_line(make_run, summary, capsys, monkeypatch, tmp_path):
+def test_piped_output_has_no_control_characters_or_wrapped_lines(make_run, summary, capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "30")
     run = make_run(directory=tmp_path / ("long name_" * 20))
@@ -52,7 +52,7 @@ def test_a_pipe_gets_no_control_characters_and_no_wrapped_line(make_run, summary
     assert printed(run, summary, capsys, "quiet") == ""
 
 
-def test_a_table_has_fewer_columns_on_a_narrow_terminal_and_whole_numbers_on_any():
+def test_narrow_terminal_drops_columns_and_never_truncates_numbers():
     sizes = ["12,345,678", "32", "1", "91.7 %", "9,876,543,210", "47.09 MiB"]
     rows = [[f"block_{number}_conv", "SeparableConv2D", "32x32x128", *sizes] for number in (1, 2)]
     for width, least, terminal in ((40, 3, 1), (60, 4, 1), (80, 6, 1), (100, 8, 1), (200, 9, 1), (40, 9, 0)):
@@ -71,10 +71,10 @@ def test_a_table_has_fewer_columns_on_a_narrow_terminal_and_whole_numbers_on_any
             )
             assert row[0] in text
         show(console, TextTable("kept", ("name", "value", "x" * 300), [["one", "-", "2"]]))
-        assert not terminal or "value" not in stream.getvalue().partition("kept")[2]  # no line for nothing
+        assert not terminal or "value" not in stream.getvalue().partition("kept")[2]  # an empty cell gets no line
 
 
-def test_a_run_that_did_not_complete_says_why(make_run, summary, capsys):
+def test_failed_run_shows_its_stop_reason(make_run, summary, capsys):
     best = {"monitor": "metric/accuracy", "value": None, "step": 0, "values": {}}
     parts = {"status": "failed", "stop_reason": "x" * 500 + "\nmore", "test": {}, "best": best}
     output = printed(make_run(), summary | parts, capsys)

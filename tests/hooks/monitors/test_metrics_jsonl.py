@@ -27,7 +27,7 @@ def begun(run):
     return hook
 
 
-def test_every_report_is_a_line_with_step_split_and_values(make_run, tmp_path, monkeypatch):
+def test_each_report_is_one_line_with_step_split_and_values(make_run, tmp_path, monkeypatch):
     run = make_run()
     monkeypatch.chdir(tmp_path)
     run.directory = run.directory.relative_to(tmp_path)
@@ -46,12 +46,12 @@ def test_every_report_is_a_line_with_step_split_and_values(make_run, tmp_path, m
     assert np.float32(read(run)[0]["loss/total"]) == third
 
 
-def test_resume_drops_the_lines_of_steps_that_are_made_again(make_run):
+def test_resume_drops_lines_of_repeated_steps(make_run):
     run = make_run()
     hook = begun(run)
     for step in (10, 20, 30):
         train(hook, run, step)
-    hook.on_evaluation_end(run, Report(20, "test", {"loss/total": 9.0}))  # made again, even if no step is
+    hook.on_evaluation_end(run, Report(20, "test", {"loss/total": 9.0}))  # repeated on resume, even if no step is
     with (run.directory / "metrics.jsonl").open("a") as file:
         file.write('{"step": 20, "split": "tr')  # killed while it wrote
 
@@ -63,7 +63,7 @@ def test_resume_drops_the_lines_of_steps_that_are_made_again(make_run):
     assert [path.name for path in run.directory.iterdir()] == ["metrics.jsonl"]
 
 
-def test_lines_that_a_full_disk_did_not_take_come_later_in_order(make_run):
+def test_lines_refused_by_a_full_disk_are_written_later_in_order(make_run):
     run = make_run()
     hook, path = begun(run), run.directory / "metrics.jsonl"
     train(hook, run, 1)
@@ -84,7 +84,7 @@ def test_lines_that_a_full_disk_did_not_take_come_later_in_order(make_run):
         begun(run)
 
 
-def test_a_resume_on_a_full_disk_drops_and_adds_lines_once_there_is_room(make_run, monkeypatch):
+def test_resume_on_a_full_disk_updates_the_file_once_there_is_room(make_run, monkeypatch):
     run = make_run(step=20)
     hook, path = begun(run), run.directory / "metrics.jsonl"
     for step in (20, 30):
@@ -106,7 +106,7 @@ def test_a_resume_on_a_full_disk_drops_and_adds_lines_once_there_is_room(make_ru
     assert [(line["step"], line["loss/total"]) for line in read(run)] == [(20, 20.0), (30, -1.0), (40, 40.0)]
 
 
-def test_lines_that_are_lost_before_a_resume_are_told(make_run):
+def test_lines_lost_before_a_resume_are_reported(make_run):
     hook, run = MetricsJsonl(), make_run(step=20)
     hook.load_state_dict({"reports": 3})
     run.journal.resumed_at = [20]

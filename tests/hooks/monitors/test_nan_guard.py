@@ -19,7 +19,7 @@ def context_of(optimizer=None) -> StepContext:
 
 
 def guarded(optimizer=None, jit_compile=False, dtype=tf.float32):
-    """Return what traces a step, and returns the names that the guard holds against it with some values in it."""
+    """Return a function that runs a traced step on given values and returns the names that the guard vetoes."""
     names: list[str] = []
     optimizer = optimizer or keras.optimizers.SGD()
 
@@ -42,7 +42,7 @@ def guarded(optimizer=None, jit_compile=False, dtype=tf.float32):
     return vetoes
 
 
-def test_each_kind_of_value_is_named():
+def test_nonfinite_losses_gradients_and_state_are_named():
     for bad, jit_compile in ((math.nan, True), (-math.inf, False)):
         vetoes = guarded(jit_compile=jit_compile)
         assert vetoes(loss=bad) == LOSSES
@@ -76,11 +76,11 @@ def test_overflow_under_loss_scaling_is_left_to_the_optimizer():
     assert vetoes(state=math.nan) == STATE
 
 
-def test_the_error_names_the_step_and_what_was_not_finite(make_run):
+def test_error_names_the_step_and_the_nonfinite_values(make_run):
     run, guard = make_run(step=41), NanGuard()
     guard.on_veto(run)
     run.control.vetoes = ["mask/empty"]
-    guard.on_veto(run)  # another hook's
+    guard.on_veto(run)  # a veto of another hook
     run.control.vetoes = ["gan/loss/total", "mask/empty", *(f"gan/critic/gradient/layer_{index}" for index in range(8))]
     with pytest.raises(NonFiniteError, match="at step 41 in gan/loss/total, gan/.*/layer_3 and 4 more. .*withheld"):
         guard.on_veto(run)

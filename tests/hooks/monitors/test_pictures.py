@@ -1,4 +1,4 @@
-"""Picture files: named, whole, at the right evaluations."""
+"""Picture files: their names, complete writes, and which evaluations write them."""
 
 import io
 import json
@@ -24,7 +24,7 @@ def names(folder) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_pictures_of_the_start_and_the_test_are_written_under_their_names(make_run) -> None:
+def test_pictures_are_written_at_the_start_and_the_test(make_run) -> None:
     run = make_run(views={"pictures": lambda step, split: {"mask/toy/kernel": HALF, "colour": np.zeros((1, 1, 3))}})
     folder = run.directory / "pictures"
     PictureFiles().on_fit_begin(run)
@@ -39,7 +39,7 @@ def test_pictures_of_the_start_and_the_test_are_written_under_their_names(make_r
     assert colour.shape == (1, 1, 3)
 
 
-def test_pictures_on_the_way_have_a_folder_for_each_step(make_run) -> None:
+def test_intermediate_pictures_get_a_folder_per_step(make_run) -> None:
     asked = []
     run = make_run(views={"pictures": lambda step, split: asked.append((step, split)) or {"a": HALF}})
     hook, resumed = PictureFiles(every=2), PictureFiles(every=2)
@@ -50,7 +50,7 @@ def test_pictures_on_the_way_have_a_folder_for_each_step(make_run) -> None:
     assert asked == [(10, "validation"), (30, "validation"), (30, "test")]
 
 
-def test_what_is_no_picture_or_cannot_be_written_is_refused(tmp_path) -> None:
+def test_invalid_pictures_and_unwritable_folders_are_refused(tmp_path) -> None:
     for picture in (np.zeros((2, 2)), np.zeros((2, 2, 2)), np.full((2, 2, 1), 1.01), HALF * np.nan):
         with pytest.raises(ValueError, match="The picture 'x'"):
             encode_picture("x", picture)
@@ -61,7 +61,7 @@ def test_what_is_no_picture_or_cannot_be_written_is_refused(tmp_path) -> None:
 
 
 def animated(run, step: int, resumed: dict | None = None, status: str = "completed", since: int = 0) -> PictureFiles:
-    """Evaluate after each step since another one, and end."""
+    """Evaluate after each step from `since` + 1 to `step`, then end the run."""
     hook = PictureFiles(animate=True)
     if resumed is not None:
         hook.load_state_dict(json.loads(json.dumps(resumed)))
@@ -73,27 +73,27 @@ def animated(run, step: int, resumed: dict | None = None, status: str = "complet
 
 
 def noise(step: int, split: str) -> dict[str, np.ndarray]:
-    """Return a picture from the start and one that comes later."""
+    """Return one picture from the start and a second one from step 4 on."""
     generator = np.random.default_rng(step)
     later = {"later": generator.random((4, 6, 1))} if step > 3 else {}
     return {"mask/a": generator.random((5, 7, 3)), **later}
 
 
-def test_an_animation_resumes_where_the_run_does(make_run) -> None:
-    left, again, total = 5, 3, 9  # from a checkpoint that is older than the frames that are there
+def test_resumed_animation_equals_an_uninterrupted_one(make_run) -> None:
+    left, again, total = 5, 3, 9  # from a checkpoint that is older than the last frames
     run = make_run(views={"pictures": noise})
     folder = run.directory / "pictures"
     animated(run, total)
     expected = {path.name: path.read_bytes() for path in folder.glob("*.gif")}
     assert expected.keys() == {"mask_a.gif", "later.gif"}
-    assert not (folder / ".frames").exists()  # nothing resumes a complete run
+    assert not (folder / ".frames").exists()  # a complete run is never resumed
     state = animated(run, again, status="interrupted").state_dict()
     animated(run, left, state, "interrupted", since=again)
     animated(run, total, animated(run, total, state, since=again).state_dict(), since=total)  # killed before a summary
     assert {path.name: path.read_bytes() for path in folder.glob("*.gif")} == expected
 
 
-def test_an_animation_leaves_out_damaged_frames(make_run) -> None:
+def test_animation_skips_damaged_frames_with_a_warning(make_run) -> None:
     run = make_run(views={"pictures": noise})
     folder = run.directory / "pictures"
     hook = animated(run, 6, status="interrupted")
@@ -108,7 +108,7 @@ def test_an_animation_leaves_out_damaged_frames(make_run) -> None:
     assert counts == {"mask_a.gif": 5, "later.gif": 5}
 
 
-def test_names_are_safe_as_files_and_folders(make_run) -> None:
+def test_picture_names_become_safe_file_names(make_run) -> None:
     run = make_run(views={"pictures": lambda step, split: {"..": HALF}})
     evaluate(PictureFiles(), run, (1, "test"))
     animated(run, 2, status="interrupted")
@@ -118,14 +118,14 @@ def test_names_are_safe_as_files_and_folders(make_run) -> None:
         assert file_name(name) == file
 
 
-def test_a_long_run_keeps_evenly_spread_frames_and_the_last_one(make_run, monkeypatch) -> None:
+def test_long_animation_keeps_evenly_spaced_frames_and_the_last_one(make_run, monkeypatch) -> None:
     monkeypatch.setattr(pictures, "MOST_FRAMES", 8)
     count = 26  # beyond 8, 16 and 24
     pictures_of = lambda step, split: {"a": np.array([[[(step >> bit) & 1] for bit in range(8)]], np.float32)}  # noqa: E731
     run = make_run(views={"pictures": pictures_of})
     animated(run, count)
     image = Image.open(io.BytesIO((run.directory / "pictures" / "a.gif").read_bytes()))
-    assert (image.format, image.info["loop"]) == ("GIF", 0)  # for ever
+    assert (image.format, image.info["loop"]) == ("GIF", 0)  # forever
     numbers, durations = [], []
     for frame in ImageSequence.Iterator(image):
         row = np.asarray(frame.convert("RGB"))[0, :, 0]

@@ -17,7 +17,7 @@ CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
 
 
 def advance(hook, run, step, evaluate=True):
-    """Tell the hook of a chunk that ends at `step`, with a report, and of an evaluation."""
+    """Report a chunk that ends at `step` to the hook, and by default an evaluation."""
     run.times.train_seconds += 0.01 * (step - run.step)
     run.times.timed_steps += step - run.step
     run.step = step
@@ -35,7 +35,7 @@ def begun(run, **options):
     return hook
 
 
-def test_plain_lines_say_position_speed_time_left_and_metrics(make_run, capsys, monkeypatch):
+def test_plain_lines_show_position_speed_time_left_and_metrics(make_run, capsys, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "20")
     run = make_run(times=Times())
@@ -51,7 +51,7 @@ def test_plain_lines_say_position_speed_time_left_and_metrics(make_run, capsys, 
     assert line.endswith("best accuracy 0.9000 at step 20")
 
 
-def test_the_bar_leaves_room_for_its_text(make_run, monkeypatch):
+def test_bar_leaves_room_for_its_text(make_run, monkeypatch):
     monkeypatch.setattr(Status, "speed", lambda self: "7,715 examples/s, waiting for data 7 %, 0:27 left")
     console = Console(file=io.StringIO(), width=90)
     with console.capture() as captured:
@@ -59,7 +59,7 @@ def test_the_bar_leaves_room_for_its_text(make_run, monkeypatch):
     assert captured.get().splitlines()[0].rstrip().endswith(" left")
 
 
-def test_a_notebook_has_one_bar_that_is_drawn_anew_in_place(make_run, capsys, monkeypatch):
+def test_notebook_updates_one_bar_in_place(make_run, capsys, monkeypatch):
     class ZMQInteractiveShell:
         update = staticmethod(lambda data, raw: drawn.append(data["text/plain"]))
 
@@ -72,13 +72,13 @@ def test_a_notebook_has_one_bar_that_is_drawn_anew_in_place(make_run, capsys, mo
     hook = begun(run)
     advance(hook, run, 20)
     hook.on_fit_end(run, {})
-    assert len(drawn) == 2  # at the beginning and at the end: what comes between is too soon
+    assert len(drawn) == 2  # at the beginning and at the end; updates in between come too soon
     assert "step 20/100" in drawn[-1]
     assert not CONTROL.search(drawn[-1])
     assert not capsys.readouterr().out
 
 
-def test_the_bar_draws_position_and_metrics_and_gives_the_terminal_back(make_run, monkeypatch):
+def test_bar_shows_position_and_metrics_and_restores_stdout(make_run, monkeypatch):
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLUMNS", "120")
     run, terminal, threads = make_run(), Terminal(), set(threading.enumerate())
@@ -98,7 +98,7 @@ def test_the_bar_draws_position_and_metrics_and_gives_the_terminal_back(make_run
         "a word from elsewhere",
     ):
         assert text in output
-    assert "\x1b[?25l" not in output  # a process that is killed could not show the cursor again
+    assert "\x1b[?25l" not in output  # a killed process could not show the cursor again
     hook.on_fit_end(run, {})
     assert terminal.getvalue() == output
     run = make_run()
@@ -107,7 +107,7 @@ def test_the_bar_draws_position_and_metrics_and_gives_the_terminal_back(make_run
 
 
 class Story:
-    """Train, with a step a tenth of a second, evaluate, and let other things take the rest of the time."""
+    """A fake run and clock: a step takes 0.1 s of training time; the rest of the given seconds goes elsewhere."""
 
     def __init__(self, run, patch) -> None:
         self.now, self.run = 1000.0, run
@@ -127,17 +127,17 @@ class Story:
         return self.left.seconds_left()
 
 
-def test_steps_and_evaluations_to_come_cost_what_those_before_did(make_run, monkeypatch):
-    story = Story(make_run(total_steps=100), monkeypatch)  # 10 an epoch
+def test_time_left_extrapolates_steps_and_evaluations_so_far(make_run, monkeypatch):
+    story = Story(make_run(total_steps=100), monkeypatch)  # 10 per epoch
     assert story.left.seconds_left() is story.train(1, 60.0) is None  # the first step compiles
-    assert story.train(9, 0.9) == pytest.approx(9.0)  # 90 steps; what an evaluation takes is not known
+    assert story.train(9, 0.9) == pytest.approx(9.0)  # 90 steps; the cost of an evaluation is not known yet
     assert story.evaluate(5.0) == pytest.approx(9.0 + 9 * 5.0)
     assert story.train(10, 1.0) == pytest.approx(8.0 + 8 * 5.0)
     story.train(80, 8.0)
     assert story.evaluate(5.0) == 0.0
 
 
-def test_a_resumed_run_counts_from_where_it_began(make_run, monkeypatch):
+def test_time_left_of_a_resumed_run_counts_only_steps_since_the_resume(make_run, monkeypatch):
     story = Story(make_run(total_steps=100, step=50, times=Times(train_seconds=1e6)), monkeypatch)
     story.train(1, 60.0)
     story.train(9, 0.9)

@@ -1,4 +1,4 @@
-"""The projector's files: what TensorBoard itself reads from them."""
+"""The projector's files, as TensorBoard itself reads them."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ IMAGES = np.stack([np.full((4, 6, 1), value) for value in (-1.0, 0.0, 1.0)])
 EMBEDDING = Embedding(VECTORS, {"class": np.array([0, 2, 1])}, IMAGES)
 
 
-def test_what_the_projector_cannot_show_is_left_out(tmp_path) -> None:
+def test_nonfinite_rows_and_excess_examples_are_left_out(tmp_path) -> None:
     vectors = np.arange(2 * 7000, dtype=np.float64).reshape(7000, 2)
     vectors[3] = np.nan
     many = Embedding(vectors, {"class": np.arange(7000)})
@@ -22,6 +22,7 @@ def test_what_the_projector_cannot_show_is_left_out(tmp_path) -> None:
     (info,) = text_format.Parse((tmp_path / "projector_config.pbtxt").read_text(), ProjectorConfig()).embeddings
     shown, labels = (np.loadtxt(tmp_path / path) for path in (info.tensor_path, info.metadata_path))
     assert len(shown) == len(labels) == MOST_EXAMPLES
+    assert not shown[:, 2].any()  # two dimensions padded to three
     np.testing.assert_array_equal(shown[:, 0], 2 * labels)
     assert 3 not in labels
     assert (labels[0], labels[-1]) == (0, 6999)
@@ -29,7 +30,7 @@ def test_what_the_projector_cannot_show_is_left_out(tmp_path) -> None:
     assert not (tmp_path / "a").exists()
 
 
-def test_embeddings_are_written_at_the_test_or_as_often_as_wanted(make_run, tmp_path) -> None:
+def test_embeddings_are_written_at_the_test_or_every_nth_evaluation(make_run, tmp_path) -> None:
     asked = []
     run = make_run(views={"embeddings": lambda step, split: asked.append((step, split)) or {"a": EMBEDDING}})
     reports = [Report(10, "validation", {}), Report(20, "validation", {}), Report(20, "test", {})]

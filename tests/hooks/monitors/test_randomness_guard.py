@@ -1,4 +1,4 @@
-"""The randomness guard: each fault is planted, found and named; what is right is let through."""
+"""The randomness guard: planted faults are found and named; correct augmentation passes."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ GENERATOR = np.random.default_rng(0)
 
 
 class Add(Augment):
-    """Add what a function makes of the batch and the seeds."""
+    """Add what a function returns for the batch and the seeds."""
 
     def __init__(self, drawn, name="mine", **attributes):
         self.name, self.drawn = name, drawn
@@ -30,7 +30,7 @@ class Add(Augment):
 
 
 class Mix(Augment):
-    """Mix with the next example by a weight."""
+    """Mix each example with the next one by a weight."""
 
     name, mixes = "mix", True
 
@@ -44,7 +44,7 @@ class Mix(Augment):
 
 
 class RandomSource(ArraySource):
-    """Give other inputs at each reading."""
+    """Return different inputs at each read."""
 
     def gather(self, indices):
         batch = super().gather(indices)
@@ -83,39 +83,39 @@ FAULTS = {
 }
 
 
-def test_a_fault_is_found_and_named():
+def test_augmentation_faults_are_found_and_named():
     for drawn, fault in FAULTS.values():
         (message,) = find_faults(batches(Add(drawn), Add(good, "well"), batch_size=8), 0)
         assert message.startswith("augment.mine ")
         assert fault in message
 
 
-def test_a_source_that_draws_is_found_and_mixing_judged_by_its_steps():
+def test_random_source_and_constant_mixing_are_found():
     (message,) = find_faults(batches(Add(good), source=RandomSource), 0)
     assert message.startswith("Reading the same rows twice returns different 'inputs'")
     assert find_faults(batches(Mix(lambda seeds: uniform(seeds, "w", [1]))), 0) == []
     assert STILL in find_faults(batches(Mix(lambda seeds: 0.5)), 0)[0]
 
 
-def test_what_is_right_is_let_through():
+def test_correct_augmentation_passes():
     for batch_size, step in ((1, 0), (16, 7)):
         assert find_faults(batches(batch_size=batch_size), step) == []
         assert find_faults(batches(Add(good), batch_size=batch_size), step) == []
     but_half = lambda batch, seeds: good(batch, seeds) * tf.cast(batch["index"] % 2, tf.float32)[:, None]  # noqa: E731
     mirrored = lambda batch, seeds: tf.round(good(batch, seeds))  # noqa: E731
-    assert find_faults(batches(Add(but_half)), 0) == []  # some look the same after each change
+    assert find_faults(batches(Add(but_half)), 0) == []  # some examples never change
     assert find_faults(batches(Add(mirrored, probability=0.5)), 0) == []
 
 
 @pytest.mark.parametrize(("probability", "judged"), [(0.1, False), (0.2, True), (0.5, True), (0.95, False)])
-def test_what_may_come_out_alike_by_chance_is_not_judged(probability, judged):
+def test_augmentation_that_may_be_equal_by_chance_is_not_judged(probability, judged):
     still = Add(lambda batch, seeds: 0.0, probability=probability)
     assert bool(find_faults(batches(still), 0)) == judged
     assert bool(find_faults(batches(still, batch_size=7), 0)) == (judged and probability >= 0.5)
     assert find_faults(batches(still, batch_size=6), 0) == []
 
 
-def test_a_fault_ends_the_run_or_is_shown(make_run):
+def test_fault_stops_the_run_or_gives_a_warning(make_run):
     run = make_run(training=batches(Add(FAULTS["one for all"][0]), batch_size=8))
     guard = RandomnessGuard()
     guard.name = "randomness_guard"

@@ -1,4 +1,4 @@
-"""Histograms made on the host, and what the HPARAMS tab shows."""
+"""Histograms computed on the host, and what the HPARAMS tab shows."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from hookline.trainer.config.command import Command
 from hookline.trainer.config.preflight import preflight
 
 
-def test_it_is_the_histogram_of_tensorboard_itself() -> None:
+def test_histogram_matches_tensorboard() -> None:
     for values in (np.random.default_rng(0).normal(size=1000), np.full(7, 0.25), np.array([-1.0, 1.0])):
         (value,) = summary_v2.histogram_pb("weights", values).value
         np.testing.assert_allclose(histogram(values), tensor_util.make_ndarray(value.tensor), atol=1e-12)
@@ -19,7 +19,7 @@ def test_it_is_the_histogram_of_tensorboard_itself() -> None:
     assert (value.tag, value.metadata.plugin_data.plugin_name) == ("weights/dense", "histograms")
 
 
-def test_values_that_are_not_finite_are_left_out_and_other_dtypes_counted() -> None:
+def test_histogram_skips_nonfinite_values_and_accepts_other_dtypes() -> None:
     parts = histogram(np.array([np.nan, 1.0, np.inf, 2.0, -np.inf]))
     assert (parts[:, 2].sum(), parts[0, 0], parts[-1, 1]) == (2, 1.0, 2.0)
     assert histogram(np.full(3, np.nan)).shape == histogram(np.zeros([0])).shape == (0, 3)
@@ -37,7 +37,7 @@ def of(*overrides):
     return hyperparameters(job.recipe, job.config, job.overrides)
 
 
-def test_every_run_shows_what_tells_most_runs_apart():
+def test_every_run_shows_the_usual_hyperparameters():
     usual = {"recipe": "baseline", "hooks": "none", "data": "digits", "model": "mlp", "optimizer": "Adam"}
     numbers = {"learning_rate": 0.003, "batch_size": 64, "epochs": 100, "seed": 3}
     assert of("recipe=baseline", "seed=3") == {**usual, "schedule": "cosine", **numbers}
@@ -47,7 +47,7 @@ def test_every_run_shows_what_tells_most_runs_apart():
     assert hyperparameters("a", own, []) == {"recipe": "a", "hooks": "noise", "hooks.noise.stddev": 0.1}
 
 
-def test_what_was_changed_is_shown_but_not_where_the_run_lies():
+def test_overrides_are_shown_except_run_dir_and_debug():
     changed = ("hooks.prune.final_sparsity={dense_1: 0.9}", "model.units=[8,8]", "optimizer.learning_rate=0.1")
     other = ("run_dir=elsewhere", "+augment=flip", "debug=true", "optimizer._target_=keras.optimizers.AdamW")
     found = of("recipe=frozen_mask", "hooks.early_stopping.patience=3", *changed, *other)
@@ -58,7 +58,7 @@ def test_what_was_changed_is_shown_but_not_where_the_run_lies():
     assert all(isinstance(value, bool | int | float | str) for value in found.values())
 
 
-def test_best_values_and_those_of_the_test_are_what_a_run_reached(summary):
+def test_reached_values_are_the_best_validation_and_test_values(summary):
     best = {"summary/best_validation/accuracy": 0.9703, "summary/best_validation/loss": 0.1334}
     assert reached_values(summary) == pytest.approx(
         {**best, "summary/test/accuracy": 0.9722, "summary/test/loss": 0.1111}

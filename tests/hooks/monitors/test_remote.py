@@ -1,4 +1,4 @@
-"""A logger to a service sends each step once, and holds up no run."""
+"""A logger to a remote service sends each step once and never blocks a run."""
 
 import json
 import threading
@@ -15,7 +15,7 @@ SUMMARY = {"status": "completed", "final": {}, "best": {}, "test": {"metric/accu
 
 
 class Service(RemoteLogger):
-    """Send to a dictionary, which holds what all processes have sent."""
+    """Send to a dictionary, which collects what all processes have sent."""
 
     package, name = "json", "service"
 
@@ -45,7 +45,7 @@ def report(hooks, run, step, split="train", value=1.0):
         stage(run, Report(step, split, {"loss/total": value, "loss/part": float("nan")}))
 
 
-def test_each_step_is_sent_once_though_a_run_was_killed(make_run) -> None:
+def test_each_step_is_sent_once_even_if_the_run_was_killed(make_run) -> None:
     run, sent = make_run(), {}
     run.recipe, run.config = "bnn", {"seed": 3, "hooks": {}}
     first = [Service(sent), MetricsJsonl()]
@@ -54,7 +54,7 @@ def test_each_step_is_sent_once_though_a_run_was_killed(make_run) -> None:
     for step in (10, 20, 30):
         report(first, run, step, value=float(step))
         report(first, run, step, "validation", value=-float(step))
-    first[0]._queue.put(None)  # killed: what was sent of step 20 is there, and step 30 waits for the next report
+    first[0]._queue.put(None)  # killed: step 20 has been sent, and step 30 waits for the next report
     first[0]._thread.join()
     assert sent == {step: {"train/loss/total": float(step), "validation/loss/total": -float(step)} for step in (10, 20)}
     assert json.loads((run.directory / "json.json").read_text()) == {"id": first[0].identifier}
@@ -70,7 +70,7 @@ def test_each_step_is_sent_once_though_a_run_was_killed(make_run) -> None:
     assert again[0].end == (True, {"summary/test/accuracy": 0.5})
     assert (again[0].tags, again[0].settings["seed"]) == (["bnn"], 3)
 
-    run.step = 20  # the checkpoint is earlier than what was sent: steps are made again
+    run.step = 20  # the checkpoint is earlier than what was sent: steps are repeated
     third = Service(sent)
     third.on_fit_begin(run)
     for step in (30, 40, 50):
@@ -79,7 +79,7 @@ def test_each_step_is_sent_once_though_a_run_was_killed(make_run) -> None:
     assert sorted(sent) == [10, 20, 30, 40, 50]
 
 
-def test_a_service_that_fails_is_one_warning(make_run) -> None:
+def test_failing_service_gives_one_warning(make_run) -> None:
     run, sent = make_run(), {}
     run.config = {"hooks": {}}
     hook = Service(sent, fails_at=20)
@@ -100,7 +100,7 @@ def test_a_service_that_fails_is_one_warning(make_run) -> None:
     assert (list(sent), hook.end) == ([10], None)
 
 
-def test_a_service_that_hangs_ends_with_one_warning(make_run) -> None:
+def test_hanging_service_gives_a_warning_at_the_end_of_the_fit(make_run) -> None:
     run, answer = make_run(), threading.Event()
     run.config = {"hooks": {}}
     hook = Service({}, hangs=answer, timeout=0.1)
@@ -111,7 +111,7 @@ def test_a_service_that_hangs_ends_with_one_warning(make_run) -> None:
     answer.set()
 
 
-def test_a_package_that_is_missing_is_named(make_run) -> None:
+def test_missing_package_is_named_in_the_error(make_run) -> None:
     hook = Service({})
     hook.package = "no_such_package"
     assert_refused(r"needs the package no_such_package, .*'\.\[no_such_package\]'", hook.on_fit_begin, make_run())

@@ -1,4 +1,4 @@
-"""The split guard: what stands in two splits is found, named and written down; what is right is let through."""
+"""The split guard: examples in two splits are found, named and written to a file; disjoint splits pass."""
 
 import csv
 
@@ -54,16 +54,16 @@ def leaking():
     return inputs
 
 
-def test_copies_are_found_in_every_pair_of_splits_and_named_by_their_rows():
+def test_copies_are_found_in_every_pair_of_splits_and_named_by_row():
     assert leaks(leaking()) == [NEAR[0], EXACT, NEAR[1]]
     assert leaks(leaking(), nearer=0.0) == [EXACT]
     assert find_leaks(splits_of(leaking(), "photos/{}.jpg".format), nearer=0.0)[0].example == "photos/3.jpg"
     inputs = images()
-    inputs[3] = inputs[53] = inputs[21] = inputs[20]  # of three splits: a copy of the first
+    inputs[3] = inputs[53] = inputs[21] = inputs[20]  # in three splits: copies of the first
     assert leaks(inputs) == [("validation", "row 53", "train", "row 20", "exact"), EXACT]
 
 
-def test_different_images_and_copies_within_a_split_are_no_leak():
+def test_different_images_and_copies_within_one_split_are_no_leaks():
     inputs = images()
     assert leaks(images(1)) == leaks(inputs) == []
     inputs[13], inputs[1], inputs[53] = inputs[12], inputs[0], 0.9 * inputs[52]
@@ -77,7 +77,7 @@ def test_vectors_and_tiny_images_are_compared_by_their_bits():
 
 
 class Darken(Augment):
-    """Leave nothing of an image."""
+    """Make every image black."""
 
     name = "darken"
 
@@ -94,7 +94,7 @@ def begun(make_run, inputs, **options):
     return hook.summary(), run.directory / "split_guard.csv"
 
 
-def test_a_warning_names_some_and_a_table_all_and_the_summary_counts(make_run):
+def test_leaks_are_in_the_warning_the_table_and_the_summary(make_run):
     with pytest.warns(UserWarning, match="1 exact test in train, .*test row 3 and train row 20"):
         summary, path = begun(make_run, leaking())
     with path.open(newline="") as file:
@@ -106,14 +106,14 @@ def test_a_warning_names_some_and_a_table_all_and_the_summary_counts(make_run):
     assert summary["near"] == {"validation in train": 1, "test in validation": 1}
 
 
-def test_a_copy_can_end_the_run_and_without_one_it_says_nothing(make_run):
+def test_leak_can_stop_the_run_and_clean_splits_give_no_warning(make_run):
     summary, path = begun(make_run, images(), on_leak="stop")  # a warning would be an error
     assert summary["exact"] == summary["near"] == {}
     assert not path.exists()
     assert_refused(r"1 exact test in train.*on_leak=warn", begun, make_run, leaking(), on_leak="stop", near=0)
 
 
-# Fingerprints tell examples apart: by every bit, and by what images look like.
+# Fingerprints: a digest of every bit, and what an image looks like.
 
 
 def split_of(inputs, rows=None, transform=lambda batch: batch):
@@ -121,13 +121,13 @@ def split_of(inputs, rows=None, transform=lambda batch: batch):
     return Split("test", source, np.arange(len(inputs)) if rows is None else np.array(rows))
 
 
-def test_waves_are_the_lowest_of_the_cosine_transform_of_the_grey_image():
+def test_waves_are_the_lowest_dct_coefficients_of_the_grey_image():
     inputs = np.random.default_rng(0).normal(size=(3, 20, 24, 3)).astype(np.float32)
     expected = scipy.fft.dctn(inputs.mean(axis=-1), axes=(1, 2), norm="ortho")[:, :16, :16]
     np.testing.assert_allclose(waves(tf.constant(inputs)), expected, atol=1e-4)
 
 
-def test_an_image_without_shape_looks_like_nothing():
+def test_flat_and_nonfinite_images_have_no_waves():
     inputs = images(count=4)
     inputs[1], inputs[2, 3, 3] = 77.7, np.nan
     inputs[3] = 1e-4 * inputs[3] + 100.0
@@ -136,7 +136,7 @@ def test_an_image_without_shape_looks_like_nothing():
     assert (np.abs(waves_of).sum(axis=1) > 0).tolist() == [True, False, False, False]
 
 
-def test_a_digest_is_of_every_bit_of_the_inputs_as_the_source_gives_them():
+def test_digest_covers_every_bit_of_the_transformed_inputs():
     inputs = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
     inputs[3] = inputs[1]
     inputs[4] = np.nextafter(inputs[0], 9)
@@ -154,14 +154,14 @@ WIDTH = 255
 
 
 def looks_at(vectors, codes=0):
-    """Return looks of length 1 in given directions; without codes, all have the same."""
+    """Return looks of length 1 in given directions; by default all share one code."""
     vectors = np.asarray(vectors, float)
     waves = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     return Looks(waves.astype(np.float16), np.zeros(len(waves), np.uint64) + np.asarray(codes, np.uint64))
 
 
 def turned(vector, correlation, rng):
-    """Return a vector that has a correlation with another."""
+    """Return a vector with a given correlation to another."""
     vector = vector / np.linalg.norm(vector)
     other = rng.normal(size=vector.shape)
     other -= (other @ vector) * vector
@@ -173,24 +173,24 @@ def found(looks, start, stop=None, nearer=0.35):
     return dict(zip(copies.tolist(), originals.tolist(), strict=True)), correlations
 
 
-def test_a_copy_among_different_images_is_found_with_its_original(monkeypatch):
+def test_near_copy_among_different_images_is_found_with_its_original(monkeypatch):
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(60, WIDTH))
     vectors[50], vectors[57] = turned(vectors[13], 0.97, rng), turned(vectors[2], 0.95, rng)
-    vectors[58] = turned(vectors[3], 0.85, rng)  # too little to be sure
+    vectors[58] = turned(vectors[3], 0.85, rng)  # too weak to be sure
     vectors[20] = turned(vectors[55], 0.97, rng)
     pairs, correlations = found(looks_at(vectors), 50)
     assert pairs == {50: 13, 55: 20, 57: 2}
     np.testing.assert_allclose(correlations, [0.97, 0.97, 0.95], atol=1e-3)
-    assert found(looks_at(vectors), 50, 56)[0] == {50: 13, 55: 20}  # of the rest, nothing is asked
-    monkeypatch.setattr(split_guard, "PAIRS", 3 * len(vectors))  # in parts
+    assert found(looks_at(vectors), 50, 56)[0] == {50: 13, 55: 20}  # the rest is not searched
+    monkeypatch.setattr(split_guard, "PAIRS", 3 * len(vectors))  # compared in parts
     assert found(looks_at(vectors), 50)[0] == pairs
     codes = np.zeros(60, np.uint64)
     codes[[50, 57]] = 0x0101010101010101, 0x0101010101010103
     assert found(looks_at(vectors, codes), 50)[0] == {50: 13, 55: 20}  # codes that differ in more than 8 bits
 
 
-def test_images_alike_by_nature_are_no_copies_but_a_copy_among_them_is():
+def test_similar_images_are_no_copies_but_a_copy_among_them_is_found():
     rng = np.random.default_rng(0)
     common = rng.normal(size=WIDTH)
     vectors = np.stack([turned(common, np.sqrt(0.96), rng) for _ in range(80)])  # any two have a correlation of 0.96

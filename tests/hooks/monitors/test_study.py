@@ -1,4 +1,4 @@
-"""A study's journal: a kill in the middle of a line, or while the lock is held, costs nothing."""
+"""A study's journal: a kill in the middle of a line, or while the lock is held, loses nothing."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from hookline.hooks.monitors.study import JournalLock, open_storage
 optuna = pytest.importorskip("optuna")
 
 
-def test_half_a_line_at_the_end_is_removed_before_the_next(tmp_path):
+def test_incomplete_last_line_is_removed_before_the_next_is_written(tmp_path):
     journal = tmp_path / "study.journal"
     study = optuna.create_study(study_name="s", storage=open_storage(str(journal)))
     study.tell(study.ask(), 0.5)
@@ -28,7 +28,7 @@ def test_half_a_line_at_the_end_is_removed_before_the_next(tmp_path):
         ] == [0.5, 0.25]
 
 
-def test_a_killed_process_holds_no_lock(tmp_path):
+def test_lock_of_a_killed_process_is_released(tmp_path):
     journal = tmp_path / "study.journal"
     journal.touch()
     code = (
@@ -44,7 +44,7 @@ def test_a_killed_process_holds_no_lock(tmp_path):
     lock.release()
 
 
-def test_a_link_in_the_place_of_the_journal_is_refused(tmp_path):
+def test_symbolic_link_instead_of_the_journal_is_refused(tmp_path):
     (tmp_path / "victim").write_text("precious")
     (tmp_path / "study.journal").symlink_to(tmp_path / "victim")
     with pytest.raises(OSError, match="symbolic link"):

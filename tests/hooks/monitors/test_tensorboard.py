@@ -1,4 +1,4 @@
-"""What TensorBoard reads back of a run: curves and texts, and what is beside the curves, each when it is due."""
+"""What TensorBoard reads back from a run: curves, texts, graphs, pictures and histograms."""
 
 import math
 import time
@@ -19,7 +19,7 @@ from hookline.trainer.run.run import Run
 
 
 def values(run: Run, split: str, plugin: str = "scalars") -> list[tuple[int, str, Any]]:
-    """Return (step, tag, value) of the records that are marked for a plugin."""
+    """Return (step, tag, value) of the records for a plugin."""
     return [
         (event.step, value.tag, tensor_util.make_ndarray(value.tensor))
         for path in sorted((run.directory / "tensorboard" / split).iterdir())
@@ -37,7 +37,7 @@ def read(run: Run, split: str) -> EventAccumulator:
 
 
 def curve(run: Run, split: str) -> list[tuple[int, float]]:
-    """Return what TensorBoard keeps of the total loss."""
+    """Return TensorBoard's curve of the total loss."""
     kept = read(run, split).Tensors("loss/total")
     return [(event.step, tensor_util.make_ndarray(event.tensor_proto).item()) for event in kept]
 
@@ -66,7 +66,7 @@ def evaluate(hook, run, step, loss=1.0, split="validation", **more):
     hook.on_evaluation_end(run, Report(step, split, {"loss/total": loss, **more}))
 
 
-def test_reports_texts_and_tables_come_back_with_tags_steps_and_values(make_run, summary):
+def test_reports_texts_and_tables_are_read_back_with_tags_and_steps(make_run, summary):
     run = make_run()
     hook = begun(run)
     train(hook, run, 10, 0.5, **{"metric/accuracy": math.inf})
@@ -92,14 +92,14 @@ def test_reports_texts_and_tables_come_back_with_tags_steps_and_values(make_run,
     assert set(read(run, "train").PluginTagToContent("scalars")) == {"loss/total", "metric/accuracy"}
 
 
-def test_a_resumed_run_heals_the_curve_and_doubles_nothing(make_run, summary, monkeypatch):
+def test_resumed_run_replaces_lost_steps_without_duplicates(make_run, summary, monkeypatch):
     run = make_run(views={"first_pictures": {"input/training_examples": np.zeros((2, 3, 3))}})
     run.views.shown = lambda report: SimpleNamespace(pictures={"mask": np.zeros((1, 3, 3))})
-    EventFiles(run.directory / "tensorboard", 0).add("train", Event(step=0))  # killed as it began
+    EventFiles(run.directory / "tensorboard", 0).add("train", Event(step=0))  # killed at its start
     run.graph, run.views.distributions = small_graph, lambda step: {KERNEL: np.full(2, step)}
     state = {"evaluations": 0}
-    for begin, losses in ((0, {10: 1.0, 20: 2.0, 30: 3.0}), (10, {20: -2.0, 30: -3.0})):  # the later was lost
-        monkeypatch.setattr(time, "time", lambda now=2e9 - begin: now)  # of a machine that is behind
+    for begin, losses in ((0, {10: 1.0, 20: 2.0, 30: 3.0}), (10, {20: -2.0, 30: -3.0})):  # steps after 10 were lost
+        monkeypatch.setattr(time, "time", lambda now=2e9 - begin: now)  # on a machine whose clock is behind
         hook, run.step = TensorBoard(histograms_every=1), begin
         hook.load_state_dict(state)
         hook.on_fit_begin(run)
@@ -121,7 +121,7 @@ def test_a_resumed_run_heals_the_curve_and_doubles_nothing(make_run, summary, mo
     assert (tags.count("__run_graph__"), tags.count("input/training_examples")) == (1, 1)
 
 
-def test_after_going_back_to_a_checkpoint_no_step_is_there_twice(make_run, summary, monkeypatch):
+def test_going_back_to_a_checkpoint_leaves_no_duplicate_steps(make_run, summary, monkeypatch):
     calls = []
     monkeypatch.setattr(tf.profiler.experimental, "start", lambda directory: calls.append("start"))
     monkeypatch.setattr(tf.profiler.experimental, "stop", lambda: calls.append("stop"))
@@ -148,7 +148,7 @@ def test_after_going_back_to_a_checkpoint_no_step_is_there_twice(make_run, summa
 
 
 @pytest.mark.parametrize("stage", ["write", "flush"])
-def test_events_continue_in_a_further_file_once_there_is_room_again(make_run, summary, monkeypatch, stage):
+def test_events_continue_after_a_full_disk_has_room_again(make_run, summary, monkeypatch, stage):
     run = make_run()
     hook = begun(run)
     train(hook, run, 1)
@@ -167,7 +167,7 @@ def test_events_continue_in_a_further_file_once_there_is_room_again(make_run, su
 
 
 @pytest.mark.parametrize(("every", "total", "steps"), [(3, 6, [0, 1, 4, 6]), (3, 100, [0, 1, 4, 6]), (0, 6, [])])
-def test_histograms_come_at_the_start_every_nth_evaluation_and_the_last(make_run, summary, every, total, steps):
+def test_histograms_are_written_at_the_start_every_n_evaluations_and_at_the_end(make_run, summary, every, total, steps):
     run = make_run(total_steps=total)
     run.views.distributions = lambda step: (
         {"weights/dense/kernel/latent": np.full([2], step)} if every else pytest.fail("read")
@@ -184,7 +184,7 @@ def test_histograms_come_at_the_start_every_nth_evaluation_and_the_last(make_run
 
 
 @pytest.mark.parametrize(("steps", "edges"), [(3, [20, 23]), (90, [10])])  # of 100 steps
-def test_a_profile_is_asked_for_and_ended_with_the_run(make_run, monkeypatch, steps, edges):
+def test_profile_covers_the_requested_steps_and_ends_with_the_run(make_run, monkeypatch, steps, edges):
     calls, asked, run = [], [], make_run()
     monkeypatch.setattr(tf.profiler.experimental, "start", calls.append)
     monkeypatch.setattr(tf.profiler.experimental, "stop", lambda: calls.append("stop"))

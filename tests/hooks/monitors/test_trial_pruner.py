@@ -1,4 +1,4 @@
-"""A trial of a search reports each evaluation to its study, and ends where the pruner says so."""
+"""A trial of a search reports each evaluation to its study and stops when the pruner says so."""
 
 import json
 import math
@@ -15,7 +15,7 @@ optuna = pytest.importorskip("optuna")
 
 @pytest.fixture
 def study(tmp_path, monkeypatch):
-    """A study of three trials that reached 0.9, and the trial of this process."""
+    """A study with three trials that reached 0.9, and a running trial for this process."""
     place = str(tmp_path / "study.journal")
     made = optuna.create_study(study_name="s", storage=open_storage(place), direction="maximize")
     for _ in range(3):
@@ -32,18 +32,18 @@ def begun(make_run, **options):
     return hook, run
 
 
-def test_a_trial_behind_the_median_ends_and_one_before_it_does_not(make_run, study):
+def test_trial_is_stopped_only_behind_the_median(make_run, study):
     hook, run = begun(make_run)
     assert evaluate(hook, run, 10, 0.1, split="test") is None
     assert evaluate(hook, run, 10, 0.6) is None
-    again, resumed = begun(make_run)  # of a process that was killed after its report
+    again, resumed = begun(make_run)  # the process was killed after its report
     assert evaluate(again, resumed, 10, 0.6) is None
     assert evaluate(again, resumed, 20, 0.7).startswith(f"{PRUNED}metric/accuracy is 0.7 at step 20")
     assert study.trials[3].intermediate_values == {10: 0.6, 20: 0.7}
     assert again.summary() == {"reported": 2}
 
 
-def test_it_waits_for_the_last_form_and_leaves_the_last_evaluation_alone(make_run, study):
+def test_pruner_waits_for_the_final_form_and_spares_the_last_evaluation(make_run, study):
     hook, run = begun(make_run)
     run.best.since = 20
     assert evaluate(hook, run, 10, 0.1) is None
@@ -54,7 +54,7 @@ def test_it_waits_for_the_last_form_and_leaves_the_last_evaluation_alone(make_ru
     assert study.trials[3].intermediate_values.keys() == {20, 30}
 
 
-def test_training_continues_without_a_search_and_without_its_study(make_run, study, monkeypatch):
+def test_training_continues_without_a_search_or_a_running_trial(make_run, study, monkeypatch):
     hook, run = begun(make_run)
     study.tell(3, state=optuna.trial.TrialState.FAIL)  # by hand
     with pytest.warns(UserWarning, match="stops pruning trials: Trial#3 has already finished"):
@@ -66,6 +66,6 @@ def test_training_continues_without_a_search_and_without_its_study(make_run, stu
     assert hook.summary() == {"reported": 0}
 
 
-def test_wrong_options_are_named(make_run, study):
+def test_invalid_options_are_named_in_the_error(make_run, study):
     assert_refused("median", TrialPruner, pruner="mean")
     assert_refused("hooks.trial_pruner.options do not fit median: .*startup", begun, make_run, startup=3)

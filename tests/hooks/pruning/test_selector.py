@@ -1,4 +1,4 @@
-"""Masks from magnitudes, against plain NumPy: of one matrix, and of several kernels at once."""
+"""Masks from magnitudes, against plain NumPy: for one matrix, and for several kernels at once."""
 
 import keras
 import numpy as np
@@ -18,7 +18,7 @@ FLOATS = st.floats(width=32, allow_nan=False, allow_subnormal=False)
 
 
 def kept_by_hand(scores: np.ndarray, count: int) -> np.ndarray:
-    """The largest; of equal ones the first."""
+    """Keep the largest scores, and the first of equal ones."""
     order = sorted(range(len(scores)), key=lambda index: (-scores[index], index))
     mask = np.zeros(len(scores), bool)
     mask[order[:count]] = True
@@ -26,7 +26,7 @@ def kept_by_hand(scores: np.ndarray, count: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("xla", [False, True])
-def test_many_ties_are_broken_alike_with_and_without_xla(xla: bool):
+def test_ties_are_broken_the_same_way_with_and_without_xla(xla: bool):
     scores = np.random.default_rng(0).integers(0, 4, 3000).astype(np.float32)
     function = tf.function(selector.keep_largest, autograph=False, jit_compile=xla)
     np.testing.assert_array_equal(function(tf.constant(scores), tf.constant(1234)), kept_by_hand(scores, 1234))
@@ -36,13 +36,13 @@ def test_many_ties_are_broken_alike_with_and_without_xla(xla: bool):
     scores=st.lists(FLOATS | st.sampled_from([0.0, -0.0, 0.5, 1.0]), min_size=1, max_size=60), share=st.floats(0.0, 1.0)
 )
 @settings(max_examples=20)
-def test_the_count_is_exact_and_of_equal_scores_the_first_stay(scores, share):
+def test_exact_count_is_kept_and_ties_keep_the_first(scores, share):
     scores = np.array(scores, np.float32)
     count = round(share * len(scores))
     np.testing.assert_array_equal(selector.keep_largest(tf.constant(scores), count), kept_by_hand(scores, count))
 
 
-def test_the_count_is_exact_also_with_nan_which_counts_as_largest():
+def test_exact_count_is_kept_with_nan_counted_as_largest():
     scores = tf.constant([1.0, np.nan, np.inf, -1.0, np.nan, 0.0])
     kept = [selector.keep_largest(scores, tf.constant(count)).numpy() for count in range(7)]
     assert [mask.sum() for mask in kept] == list(range(7))
@@ -59,7 +59,7 @@ def test_every_group_of_m_inputs_keeps_its_n_largest(groups, outputs, kept, seed
             np.testing.assert_array_equal(mask[rows, output], kept_by_hand(scores[rows, output], kept))
 
 
-def test_a_kernel_becomes_a_matrix_and_comes_back():
+def test_kernel_round_trips_through_a_matrix():
     for shape, axes, expected in (
         ((5, 3), (-1,), (5, 3)),
         ((3, 2, 4, 6), (-1,), (24, 6)),
@@ -74,7 +74,7 @@ def test_a_kernel_becomes_a_matrix_and_comes_back():
             np.testing.assert_array_equal(matrix[:, 2], np.take(values, 2, axes[0]).ravel())
 
 
-def test_channels_weigh_their_norm_and_entries_their_magnitude():
+def test_channels_are_scored_by_norm_and_entries_by_magnitude():
     matrix = tf.constant([[4.0, -2.0], [0.0, 3.0]])
     for criterion, expected in (("magnitude", [2.0, 2.5]), ("l2", [np.sqrt(8.0), np.sqrt(6.5)])):
         np.testing.assert_allclose(selector.unit_scores(matrix, CHANNELS, criterion), expected, rtol=1e-6)
@@ -86,7 +86,7 @@ def test_channels_weigh_their_norm_and_entries_their_magnitude():
 
 @settings(max_examples=20)
 @given(inputs=st.integers(1, 7), outputs=st.integers(1, 8), seed=st.integers(0, 99))
-def test_blocks_stay_or_go_whole_also_where_the_edge_cuts_them(inputs, outputs, seed):
+def test_blocks_are_kept_or_pruned_whole_even_at_the_edge(inputs, outputs, seed):
     matrix = np.random.default_rng(seed).normal(size=(inputs, outputs)).astype(np.float32)
     scores = selector.unit_scores(tf.constant(matrix), BLOCKS, "magnitude").numpy()
     assert scores.shape == selector.unit_shape((inputs, outputs), BLOCKS)
@@ -117,7 +117,7 @@ def select(
     return [each.numpy() for each in found]
 
 
-def test_what_was_pruned_comes_back_by_the_hysteresis_or_never() -> None:
+def test_pruned_entries_return_only_beyond_the_hysteresis() -> None:
     latent, kept = np.float32([[1.0], [0.5], [-1.2]]), np.array([[True], [True], [False]])
     for hysteresis, expected in ((None, 0), (1.5, 0), (1.1, 2)):
         (found,) = select(
@@ -128,7 +128,7 @@ def test_what_was_pruned_comes_back_by_the_hysteresis_or_never() -> None:
 
 @given(seed=st.integers(0, 99), sparsity=st.sampled_from([0.0, 0.3, 0.8, 1.0]), small=st.integers(0, 2))
 @settings(max_examples=12)
-def test_global_scope_keeps_the_largest_of_all_and_something_of_each(seed: int, sparsity: float, small: int) -> None:
+def test_global_scope_keeps_the_largest_entries_and_one_of_each_kernel(seed: int, sparsity: float, small: int) -> None:
     kernels = [kernel_of("a", 4, 3), kernel_of("b", 2, 2), kernel_of("c", 1, 5)]
     generator = np.random.default_rng(seed)
     latent = [generator.normal(size=kernel.variable.shape).astype(np.float32) for kernel in kernels]
@@ -138,19 +138,19 @@ def test_global_scope_keeps_the_largest_of_all_and_something_of_each(seed: int, 
     assert sum(mask.sum() for mask in found) == max(3, 21 - round(sparsity * 21))
     others = [(np.abs(each), mask) for each, mask in zip(latent, found, strict=True)]
     assert all(mask[np.unravel_index(size.argmax(), size.shape)] for size, mask in others)
-    free = [size[mask & (size < size.max())] for size, mask in others]  # what stays for its own size
+    free = [size[mask & (size < size.max())] for size, mask in others]  # kept for their own size
     gone = np.concatenate([size[~mask] for size, mask in others])
     assert min(map(np.min, filter(len, free)), default=np.inf) >= gone.max(initial=0.0)
 
 
-def test_counts_are_of_units_and_never_none() -> None:
+def test_kept_counts_are_in_units_and_never_zero() -> None:
     kernels, block = [kernel_of("a", 3, 5), kernel_of("b", 2, 2)], Structure("block", (2, 2))
     sparsities = {layer: [0.0, 0.49, 1.0] for layer in ("a", "b")}
     for structure, scope, expected in (
-        (ENTRIES, "per_layer", [[15, 8, 1], [4, 2, 1]]),  # the last of each stays
+        (ENTRIES, "per_layer", [[15, 8, 1], [4, 2, 1]]),  # one entry of each stays
         (ENTRIES, "global", [[19, 10, 2]]),  # one of each
         (Structure("channel"), "per_layer", [[5, 3, 1], [2, 1, 1]]),
-        (block, "per_layer", [[6, 3, 1], [1, 1, 1]]),  # blocks that the edge cuts count whole
+        (block, "per_layer", [[6, 3, 1], [1, 1, 1]]),  # blocks cut by the edge count as whole
     ):
         assert kept_counts(kernels, sparsities, structure, scope) == expected
     assert kept_counts([kernel_of("a", 8, 3)], {"a": [0.0, 0.5, 0.75]}, Structure("n_m", (1, 4)), "per_layer") == [

@@ -1,4 +1,4 @@
-"""The scan of each layer's sensitivity, and what it suggests."""
+"""The sensitivity scan of each layer, and the sparsities that it suggests."""
 
 import json
 
@@ -20,7 +20,7 @@ SCAN = Scan(
 )
 
 
-def test_the_largest_sparsity_within_the_tolerance_is_suggested():
+def test_scan_suggests_the_largest_sparsity_within_the_tolerance():
     assert SCAN.suggest(0.01) == {"first": 0.8, "last": 0.0}
     assert SCAN.suggest(0.05) == {"first": 0.8, "last": 0.8}
     assert SCAN.suggest(1.0) == {"first": 0.9, "last": 0.9}
@@ -33,7 +33,7 @@ def test_the_largest_sparsity_within_the_tolerance_is_suggested():
     assert [loss.suggest(tolerance)["first"] for tolerance in (0.1, 0.01)] == [0.5, 0.0]
 
 
-def test_a_layer_is_pruned_alone_and_put_back_after_a_failure():
+def test_one_layer_is_pruned_at_a_time_and_restored_after_a_failure():
     network = toy_network()
     kernels = select_kernels(network, "*", doing="pruned")
     before = [kernel.variable.numpy() for kernel in kernels]
@@ -56,11 +56,11 @@ def test_a_layer_is_pruned_alone_and_put_back_after_a_failure():
         np.testing.assert_array_equal(kernel.variable.numpy(), values)
 
 
-def test_the_command_scans_the_weights_themselves_of_a_run_with_averages(tmp_path, capsys):
+def test_command_scans_the_raw_weights_of_a_run_with_averages(tmp_path, capsys):
     run = tmp_path / "run"
     best = run_small("baseline", "+hooks=ema", "hooks.ema.evaluate=false", run_dir=run)["best"]
     config = (run / "config.yaml").read_text()
-    (run / "config.yaml").write_text(config.replace("evaluate: false", "evaluate: true"))  # from now on of averages
+    (run / "config.yaml").write_text(config.replace("evaluate: false", "evaluate: true"))  # use averages
     assert config.count("evaluate: false") == 1
     assert main([f"run={run}", "sparsities=[0.9,0.5]", "tolerance=0.2", "target=0.6"]) == 0
     found = json.loads((run / "sensitivity.json").read_text())
@@ -74,13 +74,13 @@ def test_the_command_scans_the_weights_themselves_of_a_run_with_averages(tmp_pat
     assert_refused("has changed since", measure, parse([f"run={run}"]))
 
 
-def test_an_error_is_better_where_it_is_smaller_and_the_monitor_as_the_run_says(tmp_path):
+def test_direction_follows_the_error_metric_or_monitor_mode(tmp_path):
     run, own = tmp_path / "run", "trainer.monitor=metric/R2Score trainer.monitor_mode=min task.metrics=[mae,R2Score]"
     run_small("regression", *own.split(), run_dir=run)
     for name in ("mae", "R2Score"):
         assert measure(parse([f"run={run}", f"metric=metric/{name}"])).smaller_is_better
 
 
-def test_wrong_arguments_are_refused_by_name():
+def test_invalid_arguments_are_named_in_the_error():
     for name, value in (("sparsities", "[0.5,1.5]"), ("target", "2")):
         assert_refused(name, parse, ["run=a", f"{name}={value}"])

@@ -1,4 +1,4 @@
-"""Options of pruning: what they may be, what they say together, when masks change and how sparse they are then."""
+"""Pruning options: valid values and combinations, when masks change and how sparse they become."""
 
 import itertools
 import math
@@ -47,7 +47,7 @@ def test_sparsity_rises_from_begin_to_end_for_any_frequency(begin, length, frequ
     assert all(later >= earlier - 1e-12 for earlier, later in itertools.pairwise(values))
 
 
-def test_the_cubic_schedule_is_that_of_the_paper():
+def test_cubic_schedule_matches_the_paper():
     steps = np.arange(10, 111)
     expected = 0.9 + (0.2 - 0.9) * (1 - (steps - 10) / 100) ** 3
     found = [polynomial_sparsity(int(t), begin=10, end=110, initial=0.2, final=0.9, power=3) for t in steps]
@@ -57,13 +57,13 @@ def test_the_cubic_schedule_is_that_of_the_paper():
     assert polynomial_sparsity(99, **arguments) == 0.9
 
 
-def test_the_steps_of_each_schedule():
-    assert update_steps(0, 190, 100) == [0, 100, 190]  # also where the frequency does not divide it
+def test_update_steps_of_each_schedule():
+    assert update_steps(0, 190, 100) == [0, 100, 190]  # the end is included even if the frequency does not divide it
     assert update_steps(0, 100, 10, 2.0) == [0, 10, 30, 70, 100]
     assert schedule(end_epoch=4.0, frequency=7).steps(100, 10.0)[-1] == 39  # final by the end of the epoch
     assert schedule(end_epoch=10.0).steps(100, 10.0)[-1] == 99
     assert schedule(end_epoch=4.0, begin_epoch=4.0).steps(100, 10.0) == [40]
-    assert schedule(begin_epoch=2.0, frequency=10).steps(100, 10.0) == [20, 30, 40, 50, 59]  # then it recovers
+    assert schedule(begin_epoch=2.0, frequency=10).steps(100, 10.0) == [20, 30, 40, 50, 59]  # the rest is for recovery
     assert schedule("one_shot", begin_epoch=3.0).steps(100, 10.0) == [30]
     stages = schedule("iterative", begin_epoch=1.0, stages=[0.1, 0.2, 0.3], stage_epochs=2.5)
     assert stages.steps(100, 10.0) == [10, 35, 60]
@@ -73,7 +73,7 @@ def test_the_steps_of_each_schedule():
     assert schedule("splicing").sparsities([0, 50, 100], 0.8) == schedule("polynomial").sparsities([0, 50, 100], 0.8)
 
 
-def test_what_does_not_fit_into_a_run_is_refused():
+def test_settings_that_do_not_fit_the_run_are_refused():
     for name, value in {"begin_epoch": math.nan, "frequency": 2.5, "power": 0, "end_epoch": -1}.items():
         assert_refused(name, schedule, **{name: value})
     for made, word in (
@@ -86,7 +86,7 @@ def test_what_does_not_fit_into_a_run_is_refused():
     assert_refused("hysteresis", settings.check_used, "polynomial", {**DEFAULTS, "hysteresis": 7})
 
 
-def test_wrong_options_are_refused_by_name():
+def test_invalid_options_are_named_in_the_error():
     for arguments, word in (
         ({"structure": "chanel"}, "chanel"),
         ({"structure": {"n_m": [4, 2]}}, "n < m"),

@@ -1,4 +1,4 @@
-"""Where quantizers stand in a graph: where a runtime writes tensors, and nowhere else."""
+"""Where quantizers are inserted into a graph: where a runtime writes tensors, and nowhere else."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def inserted(model: keras.Model) -> tuple[list[str], keras.Model, Inserter]:
     rebuilt = inserter.rebuilt(model)
     assert [id(each) for each in rebuilt.variables] == [id(each) for each in model.variables]
     given = np.random.default_rng(0).normal(size=(2, *model.input_shape[1:])).astype(np.float32)
-    np.testing.assert_array_equal(rebuilt(given), model(given))  # no hook at work
+    np.testing.assert_array_equal(rebuilt(given), model(given))  # no hook is active
     return inserter.names, rebuilt, inserter
 
 
@@ -57,20 +57,20 @@ def inner_and_shared(inputs: Any) -> Any:
     return shared(shared(body(inputs)))
 
 
-def test_points_are_where_a_runtime_writes_tensors() -> None:
+def test_quantizers_are_inserted_where_a_runtime_writes_tensors() -> None:
     for build, expected in (
-        (folded, ["relu", "logits"]),  # a layer, its batch norm and its ReLU are one
+        (folded, ["relu", "logits"]),  # a layer, its batch norm and its ReLU are fused
         (norm_first, ["relu", "conv"]),
         (taken_twice, ["conv", "relu", "sum_relu", "product"]),
         (rounded_by_another_hook, ["last"]),
-        (inner_and_shared, ["relu", "shared", "shared"]),  # a point for each call
+        (inner_and_shared, ["relu", "shared", "shared"]),  # one point per call
     ):
         inputs = image()
         names, _, _ = inserted(keras.Model(inputs, build(inputs)))
         assert names == ["image", *expected]
 
 
-def test_what_is_joined_has_one_range() -> None:
+def test_concatenated_tensors_share_one_range() -> None:
     inputs = x = image()
     x = layers.Conv2D(3, 3, padding="same", name="conv")(x)
     y = layers.Conv2D(3, 3, padding="same", name="other")(x)
@@ -83,7 +83,7 @@ def test_what_is_joined_has_one_range() -> None:
     assert sorted(points) == [0, 1, 1, 2, 3, 4]
 
 
-def test_average_pooling_has_the_range_of_its_input() -> None:
+def test_average_pooling_uses_the_range_of_its_input() -> None:
     inputs = x = image()
     x = layers.AveragePooling2D(2, name="average")(layers.Conv2D(4, 3, activation="relu", name="conv")(x))
     names, rebuilt, _ = inserted(keras.Model(inputs, layers.GlobalAveragePooling2D(name="mean")(x)))
@@ -93,12 +93,12 @@ def test_average_pooling_has_the_range_of_its_input() -> None:
     assert [(each.point, each.observes, each.averages) for each in points] == expected
     body = keras.Sequential([keras.Input((8, 8, 3)), layers.Conv2D(4, 3, activation="relu", name="conv")])
     pools = keras.Sequential([keras.Input((6, 6, 4)), layers.AveragePooling2D(2, name="average")])
-    for each in (layers.AveragePooling2D(2, name="average"), pools):  # behind an inner model, and in one
+    for each in (layers.AveragePooling2D(2, name="average"), pools):  # after an inner model, and inside one
         names, _, _ = inserted(keras.Model(inputs, layers.GlobalAveragePooling2D(name="mean")(each(body(inputs)))))
         assert names == ["image", "conv", "mean"]
 
 
-def test_an_activation_inside_of_a_layer_is_computed_after_a_rounding() -> None:
+def test_layer_output_is_rounded_before_a_builtin_activation() -> None:
     inputs = x = image()
     conv = layers.Conv2D(4, 3, activation="silu", name="conv")
     x = layers.Conv2D(4, 3, activation="relu", name="relu")(conv(x))
@@ -107,24 +107,24 @@ def test_an_activation_inside_of_a_layer_is_computed_after_a_rounding() -> None:
     of_swish = ["swish_sigmoid", "swish"]
     assert names == ["image", "conv_linear", "conv_sigmoid", "conv", "relu", *of_swish, "tanh_linear", "tanh"]
     assert inserter.fixed == {2: (0.0, 255 / 256), 5: (0.0, 255 / 256), 8: (-1.0, 127 / 128)}
-    assert conv.activation is keras.activations.silu  # of the user's layer
+    assert conv.activation is keras.activations.silu  # the user's layer is unchanged
     assert rebuilt.get_layer("conv").activation is keras.activations.linear
 
 
-def test_batch_norm_is_folded_only_into_the_one_layer_before_it() -> None:
+def test_batch_norm_folds_only_into_a_linear_layer_with_no_other_consumer() -> None:
     inputs = x = image()
     conv, act = layers.Conv2D(4, 3), layers.Conv2D(4, 3, activation="relu")
     norms = [layers.BatchNormalization(name=f"norm_{index}") for index in range(3)]
     x = norms[0](conv(x))
     x = norms[1](act(x))
     dense = layers.Dense(2)(x)
-    model = keras.Model(inputs, [norms[2](dense), dense])  # the model's output is seen without it
+    model = keras.Model(inputs, [norms[2](dense), dense])  # the dense output is also used without its norm
     assert folded_norms(model) == [(conv, norms[0])]
     names, _, _ = inserted(keras.Model(inputs, norms[1].output))
     assert names == ["image", "norm_0", act.name, "norm_1"]
 
 
-def test_a_mask_that_operations_do_not_pass_on_is_named():
+def test_mask_lost_in_an_operation_gives_a_warning():
     inputs, last = keras.Input((6,), dtype="int32"), layers.Dense(3)
     model = keras.Model(inputs, last(layers.Embedding(9, 4, mask_zero=True)(inputs)))
 

@@ -18,7 +18,7 @@ KERNEL = np.random.default_rng(0).normal(size=(3, 3, 2, 5)).astype(np.float32) *
 
 
 @pytest.mark.parametrize(("bits", "axes"), [(2, (-1,)), (4, ()), (8, (-2, -1))])
-def test_weights_lie_on_symmetric_grids_of_their_channels(bits: int, axes: tuple[int, ...]) -> None:
+def test_weights_lie_on_a_symmetric_grid_per_channel(bits: int, axes: tuple[int, ...]) -> None:
     kernel = KERNEL.astype(np.float32)
     found = quantize_weights(tf.constant(kernel), bits, axes).numpy()
     most, exact = 2 ** (bits - 1) - 1, kernel.astype(np.float64)  # narrow: -127 to 127, not -128
@@ -38,7 +38,7 @@ def test_halves_are_rounded_to_even_and_zeros_stay_exact() -> None:
     assert quantize_weights(channels, 8, (-1,)).numpy()[:, 0].tolist() == [0.0, 0.0]
 
 
-def test_batch_norm_folds_into_a_rounded_kernel_of_channels_with_steps_of_their_own() -> None:
+def test_batch_norm_folds_into_a_kernel_with_a_step_per_channel() -> None:
     factors = np.array([2.0, -0.3, 1.0, -5.0, 0.01], np.float32)
     kernel = KERNEL.astype(np.float32)
     inside = quantize_weights(tf.constant(kernel * factors), 8, (-1,)).numpy()
@@ -49,7 +49,7 @@ def test_batch_norm_folds_into_a_rounded_kernel_of_channels_with_steps_of_their_
     assert not on_grid(whole, 8, ())
 
 
-def test_every_weight_gets_its_gradient_as_it_is() -> None:
+def test_weight_gradients_pass_unchanged() -> None:
     kernel, upstream = tf.constant(KERNEL, tf.float32), tf.random.normal(KERNEL.shape)
     with tf.GradientTape() as tape:
         tape.watch(kernel)
@@ -59,7 +59,7 @@ def test_every_weight_gets_its_gradient_as_it_is() -> None:
 
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize(("low", "high"), [(-1.0, 1.0), (0.0, 6.0), (-0.13, 2.7)])
-def test_activations_have_levels_of_which_one_is_zero(bits: int, low: float, high: float) -> None:
+def test_activation_levels_match_numpy_and_include_zero(bits: int, low: float, high: float) -> None:
     limits = nudged(tf.constant([low, high]), bits)
     most = 2**bits - 1
     step = (high - low) / most
@@ -73,7 +73,7 @@ def test_activations_have_levels_of_which_one_is_zero(bits: int, low: float, hig
     assert len(np.unique(found)) == 2**bits if bits == 4 else len(np.unique(found)) > 100
 
 
-def test_the_gradient_passes_up_to_both_ends_of_a_range() -> None:
+def test_activation_gradient_passes_up_to_both_ends_of_the_range() -> None:
     limits = nudged(tf.constant([-1.0, 3.0]), 8)
     low, high = limits.numpy()
     values = tf.constant([low, high, np.nextafter(low, -9), np.nextafter(high, 9), 0.0], tf.float32)
@@ -83,8 +83,8 @@ def test_the_gradient_passes_up_to_both_ends_of_a_range() -> None:
     assert tape.gradient(found, values).numpy().tolist() == [1.0, 1.0, 0.0, 0.0, 1.0]
 
 
-def test_halves_of_averages_are_rounded_away_from_integer_zero() -> None:
-    """As LiteRT does: (sum + n / 2) / n or (sum - n / 2) / n, of int8."""
+def test_averages_round_halves_away_from_integer_zero() -> None:
+    """As LiteRT does: (sum + n / 2) / n or (sum - n / 2) / n, in int8."""
     limits = nudged(tf.constant([-1.0, 1.55]), 8)
     step = (limits[1] - limits[0]) / 255.0
     sums = np.arange(-128 * 4, 127 * 4 + 1)
@@ -102,7 +102,7 @@ def test_halves_of_averages_are_rounded_away_from_integer_zero() -> None:
     assert tape.gradient(found, ends).numpy().tolist() == [1.0, 1.0, 0.0, 0.0]
 
 
-def test_ranges_hold_zero_and_follow_an_average() -> None:
+def test_ranges_contain_zero_and_follow_a_moving_average() -> None:
     before = tf.constant([[0.0, 0.0], [-1.0, 2.0], [0.0, 4.0]])
     seen = tf.constant([[0.5, 3.0], [-2.0, 1.0], [-5.0, -1.0]])
     expected = [[0.0, 3.0], [-1.1, 1.9], [-0.5, 3.6]]

@@ -19,7 +19,7 @@ layers = keras.layers
 
 
 def lsq(values: np.ndarray, step: float, lowest: int, highest: int, upstream: np.ndarray, sharing: int):
-    """Return the values rounded, their gradient and that of the step: equations 1, 2, 3 and 5, entry by entry."""
+    """Return rounded values, their gradient and the step's gradient, entry by entry: equations 1, 2, 3 and 5."""
     rounded, of_values, of_step = np.empty_like(values), np.empty_like(values), 0.0
     for place, value in np.ndenumerate(values):
         scaled = value / step
@@ -35,7 +35,7 @@ def lsq(values: np.ndarray, step: float, lowest: int, highest: int, upstream: np
 
 
 @pytest.mark.parametrize("bits", [2, 8])
-def test_weights_and_their_gradients_are_those_of_the_paper(bits: int) -> None:
+def test_weights_and_gradients_match_the_paper(bits: int) -> None:
     generator, most = np.random.default_rng(0), 2 ** (bits - 1) - 1
     kernel, upstream = (generator.normal(size=(4, 3, 2, 5)).astype(np.float32) for _ in range(2))
     initial = np.array([0.5, 2.0, 1.0, 0.125, 0.25], np.float32) / 2 ** (bits - 1)  # powers of 2: ends are exact
@@ -54,11 +54,11 @@ def test_weights_and_their_gradients_are_those_of_the_paper(bits: int) -> None:
         rounded, of_values, of_step = lsq(values, step, -most, most, up, sharing=24)
         np.testing.assert_allclose(found[..., channel], rounded, rtol=1e-5, atol=1e-7)
         np.testing.assert_allclose(of_weights[..., channel], of_values)
-        # s = initial * factor: a step of SGD moves s by the initial one times what it moves the factor
+        # s = initial * factor: a step of SGD moves s by `initial` times the change of the factor
         np.testing.assert_allclose(initial[channel] * of_factors[0, 0, 0, channel], of_step, rtol=2e-4)
 
 
-def test_weights_without_a_step_stay_as_they_are() -> None:
+def test_weights_with_a_step_of_zero_stay_unchanged() -> None:
     weights, factors = tf.constant([[0.3, 0.0], [1.0, 0.0]]), tf.ones([1, 2])
     with tf.GradientTape() as tape:
         tape.watch([weights, factors])
@@ -70,7 +70,7 @@ def test_weights_without_a_step_stay_as_they_are() -> None:
 
 
 @pytest.mark.parametrize(("bits", "unsigned"), [(4, False), (8, True)])
-def test_activations_and_their_gradients_are_those_of_the_paper(bits: int, unsigned: bool) -> None:
+def test_activations_and_gradients_match_the_paper(bits: int, unsigned: bool) -> None:
     lowest = 0 if unsigned else -(2 ** (bits - 1))
     highest = lowest + 2**bits - 1
     generator = np.random.default_rng(1)
@@ -92,7 +92,7 @@ def test_activations_and_their_gradients_are_those_of_the_paper(bits: int, unsig
     assert found[0, 2, 0].numpy() == 0.0
 
 
-def test_first_limits_come_from_the_mean_magnitude() -> None:
+def test_initial_limits_come_from_the_mean_magnitude() -> None:
     seen = tf.constant([[0.0, 3.0, 0.5], [-2.0, 3.0, 0.5]])
     found = initial_limits(seen, tf.constant([True, False]), 4)
     unsigned, signed = 2 * 0.5 / np.sqrt(15), 2 * 0.5 / np.sqrt(7)

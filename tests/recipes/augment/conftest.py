@@ -11,7 +11,7 @@ from hookline.trainer.objective import Batch
 
 @pytest.fixture
 def change() -> Callable[..., Batch]:
-    """Return a function that applies one augmentation to arrays, by name, and returns arrays."""
+    """Return a function that applies one augmentation to named arrays and returns named arrays."""
 
     def apply(augment: Augment, *, step: int = 0, preparation=None, **entries: np.ndarray) -> dict[str, np.ndarray]:
         augment.name = "mine"
@@ -28,7 +28,7 @@ def change() -> Callable[..., Batch]:
 
 @pytest.fixture
 def numbered() -> Callable[..., np.ndarray]:
-    """Return a function that makes images in which every pixel has a value of its own, from 1 on, by place alone."""
+    """Return a function that makes equal images in which every pixel has a different value, counted from 1."""
 
     def make(count: int, height: int, width: int, channels: int = 1) -> np.ndarray:
         image = np.arange(1, height * width * channels + 1, dtype=np.float32).reshape(height, width, channels)

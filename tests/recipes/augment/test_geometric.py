@@ -1,4 +1,4 @@
-"""What moves pixels: where each comes from, that values stay, how far, how often; maps move along."""
+"""Augmentations that move pixels: where each comes from, how far, and how often; maps move along."""
 
 import math
 
@@ -39,7 +39,7 @@ def test_every_shift_is_equally_likely(change, numbered):
 
 @PROPERTY
 @given(size=SIZES, padding=st.integers(1, 2))
-def test_a_crop_is_a_part_of_the_padded_image(size, padding, change, numbered):
+def test_crop_is_part_of_padded_image(size, padding, change, numbered):
     images = numbered(16, *size)
     for border, mode in (("reflect", "symmetric"), ("nearest", "edge"), ("constant", "constant")):
         more = {"constant_values": FILL} if border == "constant" else {}
@@ -55,7 +55,7 @@ def test_a_crop_is_a_part_of_the_padded_image(size, padding, change, numbered):
         assert len({image.tobytes() for image in moved}) > 2
 
 
-def test_both_flips_come_by_chances_of_their_own(change, numbered):
+def test_horizontal_and_vertical_flips_are_independent(change, numbered):
     probability = 0.3
     images = numbered(6_000, 3, 4)
     moved = change(Flip(vertical=True, probability=probability), inputs=images)["inputs"]
@@ -70,7 +70,7 @@ def test_both_flips_come_by_chances_of_their_own(change, numbered):
 
 @PROPERTY
 @given(size=SIZES, quarters=st.integers(-2, 2))
-def test_turning_by_quarters_is_exact(size, quarters, numbered):
+def test_rotation_by_quarter_turns_matches_rot90(size, quarters, numbered):
     side = size[0]
     images = numbered(2, side, side, size[2])
     maps = rotations(tf.fill([2], quarters * math.pi / 2), side, side)
@@ -80,7 +80,7 @@ def test_turning_by_quarters_is_exact(size, quarters, numbered):
         np.testing.assert_array_equal(turned, images)
 
 
-def test_angles_are_uniform_up_to_the_largest(change):
+def test_rotation_angles_are_uniform_up_to_maximum(change):
     y, x = np.meshgrid(np.arange(41.0), np.arange(41.0), indexing="ij")
     spot = np.exp(-((x - 36) ** 2 + (y - 20) ** 2) / 2).astype(np.float32)[..., None]
     moved = change(Rotate(degrees=60.0, fill=0.0), inputs=np.repeat(spot[None], 2_000, axis=0))["inputs"][..., 0]
@@ -117,7 +117,7 @@ def test_maps_move_with_their_image(augment, size, data, change, numbered):
         np.testing.assert_array_equal(np.isin(image[..., 0], inside), where > 0)
 
 
-def test_options_and_data_that_do_not_suit_are_one_line(change):
+def test_invalid_options_and_data_are_refused(change):
     for make, message in (
         (lambda: Crop(border="reflekt"), "'reflect'"),
         (lambda: Shift(share=1.1), "share=1.1"),
@@ -144,7 +144,7 @@ def test_options_and_data_that_do_not_suit_are_one_line(change):
     border=st.sampled_from(["reflect", "constant", "nearest"]),
     dtype=st.sampled_from(["float32", "uint8", "int64"]),
 )
-def test_whole_pixels_are_copied_to_where_the_transform_puts_them(size, move, border, dtype):
+def test_translation_matches_nearest_neighbor_warp(size, move, border, dtype):
     height, width, channels = size
     count = 2 * height * width * channels
     images = tf.constant(np.arange(count).reshape(2, *size) % 200, dtype)
@@ -155,7 +155,7 @@ def test_whole_pixels_are_copied_to_where_the_transform_puts_them(size, move, bo
     np.testing.assert_array_equal(tf.cast(found, tf.float32), expected)
 
 
-def test_targets_that_are_maps_move_with_their_images(change, numbered):
+def test_map_targets_move_with_images_but_sequences_are_refused(change, numbered):
     images = numbered(200, 6, 6)
     for targets in (images.astype(np.int64), images[..., 0].astype(np.int64)):
         for augment in (Flip(vertical=True), Shift(share=0.3, fill=0.0)):

@@ -1,4 +1,4 @@
-"""What mixes examples: inputs and targets by one weight, partners by chance, the paper's distributions."""
+"""Augmentations that mix examples: one weight for inputs and targets, random partners, the papers' distributions."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def seeds_of(count, step=0):
 
 
 def constant_images(count, side=6):
-    """Return images of one value each, its position; with it every mixture can be taken apart."""
+    """Return constant images, each with its position as its value, so that mixtures can be taken apart."""
     return np.broadcast_to(np.arange(count, dtype=np.float32)[:, None, None, None], (count, side, side, 1)).copy()
 
 
@@ -37,7 +37,7 @@ def test_weights_follow_the_beta_distribution(alpha):
 
 @PROPERTY
 @given(step=st.integers(0, 1000))
-def test_the_weight_of_the_input_is_that_of_the_target(step, change):
+def test_mixup_uses_same_weights_for_inputs_and_targets(step, change):
     # Inputs are one-hot rows of their position, so the mixture shows the weights of both partners.
     count = 12
     inputs = np.eye(count, dtype=np.float32).reshape(count, 3, 4, 1)
@@ -53,7 +53,7 @@ def test_the_weight_of_the_input_is_that_of_the_target(step, change):
 
 @PROPERTY
 @given(height=st.integers(2, 9), width=st.integers(2, 9), step=st.integers(0, 1000))
-def test_cutmix_shares_are_the_areas(height, width, step, change):
+def test_cutmix_target_shares_are_pixel_areas(height, width, step, change):
     count = 12
     inputs = np.broadcast_to(np.arange(count, dtype=np.float32)[:, None, None, None], (count, height, width, 1)).copy()
     labels = np.arange(count) % 3
@@ -70,7 +70,7 @@ def test_cutmix_shares_are_the_areas(height, width, step, change):
 
 
 @pytest.mark.parametrize("kind", [Mixup, Cutmix])
-def test_the_probability_says_how_many_are_mixed(kind, change):
+def test_probability_is_share_of_mixed_examples(kind, change):
     count = 3_000
     changed = change(kind(alpha=2.0, probability=0.3), inputs=constant_images(count, 16), targets=np.arange(count) % 3)
     mixed = (changed["inputs"] != np.arange(count)[:, None, None, None]).any((1, 2, 3))

@@ -1,4 +1,4 @@
-"""What changes values in their places: noise, color, cutout."""
+"""Augmentations that change values in place: noise, color, cutout."""
 
 import colorsys
 
@@ -31,7 +31,7 @@ def test_noise_is_normal_and_independent(shape, change):
     assert np.abs(np.corrcoef(added.T) - np.eye(added.shape[1])).max() < 0.12
 
 
-def test_brightness_is_one_factor_an_image(change):
+def test_brightness_is_one_factor_per_image(change):
     images = pictures(500, high=0.2)
     changed = in_unit(change(Color(**OFF | {"brightness": 0.3}), inputs=images)["inputs"])
     factors = changed / in_unit(images)
@@ -61,7 +61,7 @@ def test_saturation_keeps_the_gray_of_every_pixel(change):
     assert 1.45 < spread.max() < 1.51
 
 
-def test_hue_turns_alone(change):
+def test_hue_change_keeps_saturation_and_value(change):
     images = pictures(40, low=-0.8, high=0.8)
     changed = in_unit(change(Color(**OFF | {"hue": 0.1}), inputs=images)["inputs"])
     turns = []
@@ -80,12 +80,12 @@ def test_hue_turns_alone(change):
 def test_cutout_is_centered_on_every_pixel_equally_often(change):
     changed = change(Cutout(share=0.2, probability=0.25), inputs=-np.ones([20_000, 5, 5, 1], np.float32))["inputs"]
     assert (changed == 0.0).any((1, 2, 3)).mean() == pytest.approx(0.25, abs=0.01)
-    counts = (changed == 0.0).sum(0)[..., 0]  # a fifth of five: the pixel alone
+    counts = (changed == 0.0).sum(0)[..., 0]  # a fifth of five: a single pixel
     assert np.abs(counts - 200).max() < 5.5 * np.sqrt(200)
 
 
 @pytest.mark.parametrize("form", [Preparation((6, 5, 3), 1.0 / 255.0, peak=255), None], ids=["known", "unknown"])
-def test_pixels_from_0_to_1_change_as_those_from_minus_1_do(form, change):
+def test_pixels_from_0_to_1_change_like_pixels_from_minus_1_to_1(form, change):
     images = pictures(50)
     for make in (lambda: Color(saturation=0.2, hue=0.1), Rotate, lambda: Shift(share=0.5), Cutout):
         expected = in_unit(change(make(), inputs=images)["inputs"])

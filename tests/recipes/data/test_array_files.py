@@ -1,4 +1,4 @@
-"""Arrays by name: which files are meant, what they take, and one line for damaged ones."""
+"""Files of arrays: npy and npz, rows in any order, and one clear line for damaged files."""
 
 import os
 
@@ -17,7 +17,7 @@ def write(folder, array, name="rows.npy"):
     return folder / name
 
 
-def test_any_damage_to_the_header_of_an_npy_is_one_line_or_an_array(tmp_path):
+def test_damaged_npy_header_gives_an_array_or_a_one_line_error(tmp_path):
     path = write(tmp_path, ONE)
     whole = path.read_bytes()
     np.savez(tmp_path / "own.npz", a=np.zeros(4000))  # longer than what is read before its checksum
@@ -33,17 +33,17 @@ def test_any_damage_to_the_header_of_an_npy_is_one_line_or_an_array(tmp_path):
                 assert "\n" not in str(error)  # noqa: PT017 - some damage leaves an array
 
 
-@pytest.mark.filterwarnings("ignore:unclosed file")  # NumPy's, of an npz that it refuses
-def test_a_damaged_directory_of_an_npz_is_one_line(tmp_path):
+@pytest.mark.filterwarnings("ignore:unclosed file")  # left open by NumPy for an npz that it refuses
+def test_damaged_npz_directory_is_refused(tmp_path):
     np.savez(tmp_path / "own.npz", a=ONE)
     whole = (tmp_path / "own.npz").read_bytes()
-    version = whole.index(b"PK\x01\x02") + 6  # that it takes to unpack it
+    version = whole.index(b"PK\x01\x02") + 6  # the version needed to extract it
     (tmp_path / "own.npz").write_bytes(whole[:version] + b"\xff" + whole[version + 1 :])
     assert "is not an npz file (" in refusal(find_arrays, str(tmp_path / "own.npz"), None)
 
 
 @pytest.mark.parametrize(("dtype", "shape"), [("uint8", (50,)), (">f4", (50, 3)), ("float64", (50, 2, 3, 1))])
-def test_rows_come_in_the_order_asked_for_also_twice(tmp_path, dtype, shape):
+def test_rows_are_read_in_requested_order_with_repeats(tmp_path, dtype, shape):
     array = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
     stored = NpyRows(write(tmp_path, array))
     rows = np.array([7, 8, 9, 3, 3, 49, 0, 10, 7], np.int64)
@@ -51,11 +51,11 @@ def test_rows_come_in_the_order_asked_for_also_twice(tmp_path, dtype, shape):
     np.testing.assert_array_equal(found, array[rows])
     assert found.dtype == stored.dtype == array.dtype.newbyteorder("=")
     assert found.dtype.isnative
-    found[:] = 0  # the caller's own
+    found[:] = 0  # a copy that the caller owns
     np.testing.assert_array_equal(stored.read(rows), array[rows])
 
 
-def test_a_file_that_is_cut_or_written_to_meanwhile_ends_the_run(tmp_path):
+def test_file_truncated_or_written_while_in_use_is_refused(tmp_path):
     path = write(tmp_path, np.zeros([100, 8]))
     stored = NpyRows(path)
     os.truncate(path, 200)
@@ -68,7 +68,7 @@ def test_a_file_that_is_cut_or_written_to_meanwhile_ends_the_run(tmp_path):
     assert_refused("changed while the run read it", stored.read, np.array([50]))
 
 
-def test_what_is_no_npy_of_rows_is_refused_in_one_line(tmp_path):
+def test_invalid_npy_files_are_refused(tmp_path):
     whole = write(tmp_path, np.zeros([100, 8])).read_bytes()
     (tmp_path / "cut.npy").write_bytes(whole[:400])
     (tmp_path / "text.npy").write_text("hello")

@@ -48,7 +48,7 @@ def message_of(path, **options):
 
 
 @pytest.mark.parametrize("write", [npz, npy])
-def test_inputs_and_targets_are_split_with_a_share_of_every_class(tmp_path, write):
+def test_arrays_are_split_by_class_or_by_group(tmp_path, write):
     data = arrays(path=write(tmp_path, **columns()), validation=0.1, test=15, class_names=["ant", "bee", "cat"])
     assert sizes(data) == [39, 6, 15]
     people = np.arange(60) // 5
@@ -66,7 +66,7 @@ def test_inputs_and_targets_are_split_with_a_share_of_every_class(tmp_path, writ
 
 
 @pytest.mark.parametrize(("cache", "alias"), [("memory", "val"), ("none", "valid")])
-def test_parts_that_there_are_stay_what_they_are(tmp_path, alias, cache):
+def test_existing_splits_are_kept(tmp_path, alias, cache):
     data = arrays(path=npy(tmp_path, **parts("train", alias), **parts("test", size=9)), cache=cache)
     assert sizes(data) == [60, 60, 9]
     assert len({id(split.source) for split in (data.train, data.validation, data.test)}) == 3
@@ -74,7 +74,7 @@ def test_parts_that_there_are_stay_what_they_are(tmp_path, alias, cache):
     assert sizes(data) == [54, 6, 9]
 
 
-def test_a_pair_of_files_needs_no_folder(tmp_path):
+def test_pair_of_npy_files_needs_no_folder(tmp_path):
     folder = Path(npy(tmp_path, pixels=columns()["inputs"], classes=columns()["targets"]))
     data = arrays(path=str(folder / "pixels.npy"), targets=str(folder / "classes.npy"))
     assert (data.name, data.train.size) == ("pixels", 42)
@@ -82,7 +82,7 @@ def test_a_pair_of_files_needs_no_folder(tmp_path):
     assert "own labels" in message_of(str(folder), targets=str(folder / "classes.npy"))
 
 
-def test_rows_read_from_the_file_are_those_in_memory_bit_for_bit(tmp_path):
+def test_rows_read_from_file_match_those_in_memory_bit_for_bit(tmp_path):
     path = npy(tmp_path, **{**columns(), "inputs": columns()["inputs"].astype(">i4")})
     held, read = (arrays(path=path, cache=cache) for cache in ("memory", "none"))
     batches = [TrainingBatches(data.train, batch_size=8, seed=1, placement="host") for data in (held, read)]
@@ -107,7 +107,7 @@ def test_bad_arrays_are_refused(tmp_path):
         assert expected in message_of(npz(tmp_path, **{**parts("train", "test"), **changes}), **options)
 
 
-def test_options_and_paths_that_make_no_sense_are_refused(tmp_path):
+def test_invalid_options_and_paths_are_refused(tmp_path):
     path = npz(tmp_path, **columns())
     for options, expected in (
         ({"cache": "none"}, "an npz"),
@@ -134,7 +134,7 @@ def test_sample_weights_stay_with_their_examples_in_every_split(tmp_path, cache)
     np.testing.assert_array_equal(whole(data.test)["sample_weights"], np.ones(9))
 
 
-def test_weights_that_cannot_count_are_refused(tmp_path):
+def test_invalid_sample_weights_are_refused(tmp_path):
     for weights, expected in (
         (np.ones(59), r"\[59\]"),
         (np.where(np.arange(60) == 7, -1.0, 1.0), "1 weights are negative or not finite, the first is -1.0 in row 7"),
@@ -146,7 +146,7 @@ def test_weights_that_cannot_count_are_refused(tmp_path):
         assert re.search(r"own.npz, sample_weight_train: .*" + expected, found)
 
 
-def test_arrays_that_nothing_reads_are_named(tmp_path):
+def test_unused_arrays_are_named_in_one_warning(tmp_path):
     more = {"sample_weight_train": np.ones(60), "who": np.arange(60), "about": 1, "sample_weight_test": 1, "y_tset": 1}
     path = npz(tmp_path, **parts("train"), **more)
     with pytest.warns(UserWarning, match=r"about, sample_weight_test, y_tset\. .*'y_test'") as caught:
@@ -154,7 +154,7 @@ def test_arrays_that_nothing_reads_are_named(tmp_path):
     assert len(caught) == 1
 
 
-def test_several_inputs_and_targets_are_dicts_by_their_names(tmp_path):
+def test_several_inputs_and_targets_become_dicts_by_name(tmp_path):
     rng = np.random.default_rng(0)
     own = {"x_train_b": rng.normal(size=(30, 2)), "x_train_a": rng.integers(0, 256, (30, 4, 4), np.uint8)}
     targets = {"y_train_v": rng.normal(size=30), "y_train_u": np.arange(30) % 3}
@@ -174,7 +174,7 @@ def test_several_inputs_and_targets_are_dicts_by_their_names(tmp_path):
     assert "30 inputs but 29" in message_of(npz(tmp_path, **own, y_train_u=targets["y_train_u"][:29]))
 
 
-def test_predictions_prepare_arrays_as_training_does(tmp_path):
+def test_predictions_prepare_arrays_like_training(tmp_path):
     for shape, options in (((6, 6), {}), ((3, 6, 6), {"channels": "first"}), ((7,), {"scale": "none"})):
         inputs = np.random.default_rng(3).integers(0, 256, (60, *shape), np.uint8)
         data = arrays(path=npz(tmp_path, x_train=inputs, y_train=np.arange(60) % 3), **options)

@@ -1,4 +1,4 @@
-"""Data of a user's own class: splits, cache, and what is refused."""
+"""Data from a user's own class: splits, cache, and what is refused."""
 
 import importlib
 import threading
@@ -29,7 +29,7 @@ class Photos:
 
 
 @pytest.mark.parametrize("cache", ["memory", "none"])
-def test_one_object_is_split_with_a_share_of_every_class(cache):
+def test_one_source_is_split_by_class_and_separate_sources_are_kept(cache):
     data = custom(source=Photos(), validation=6, test=0.25, class_names=["ant", "bee", "cat"], cache=cache)
     assert [data.train.size, data.validation.size, data.test.size] == [39, 6, 15]
     assert (data.name, data.input_shape, data.classes, data.class_names[0]) == ("custom", (4, 4, 1), 3, "ant")
@@ -43,7 +43,7 @@ def test_one_object_is_split_with_a_share_of_every_class(cache):
 
 
 class Domains(Photos):
-    """Give images of two domains: those of the target are negatives."""
+    """Give images of two domains: those of the target domain are negatives."""
 
     def __init__(self, white, **options):
         super().__init__(**options)
@@ -64,13 +64,13 @@ class Weighted(Photos):
 
 
 @pytest.mark.parametrize("cache", ["memory", "none"])
-def test_images_of_a_second_domain_are_prepared_alike_and_all_else_is_kept(cache):
+def test_target_domain_is_prepared_like_inputs_and_other_entries_are_kept(cache):
     batch = custom(source=Domains(np.uint8(255)), cache=cache).train.source.gather(tf.constant([3, 4]))
     np.testing.assert_allclose(batch["target_domain"], -batch["inputs"], atol=1e-6)
     np.testing.assert_array_equal(batch["mask"][0], Photos()[3][0])
 
 
-def test_the_cache_changes_where_rows_lie_but_no_bit(monkeypatch):
+def test_cache_changes_placement_of_rows_but_no_bits(monkeypatch):
     held, read = (custom(source=Photos(), cache=cache) for cache in ("memory", "none"))
     assert isinstance(held.train.source, ArraySource)
     assert isinstance(read.train.source, HostRows)
@@ -84,7 +84,7 @@ def test_the_cache_changes_where_rows_lie_but_no_bit(monkeypatch):
     assert_refused("data.cache=none", custom, source=Photos(), cache="memory")
 
 
-def test_what_cannot_be_is_refused_in_one_line():
+def test_invalid_sources_and_options_are_refused():
     for options, message in (
         ({"source": None}, r"\+data.source._target_=.*plugins="),
         ({"source": 3}, "int.*__len__"),
@@ -108,7 +108,7 @@ FORM = input_form((2, 2), np.dtype(np.float32), {"scale": "auto", "channels": "a
 
 
 class Rows:
-    """Give inputs that hold their row's number."""
+    """Give inputs that contain their row's number."""
 
     def __init__(self, size=50, change=None, row=17):
         self.size, self.change, self.row = size, change, row
@@ -135,7 +135,7 @@ class Gathered(Rows):
     def gather(self, rows):
         assert rows.dtype == np.int64
         examples = [Rows.__getitem__(self, row) for row in rows.tolist()]
-        rows[:] = 0  # whose array is it?
+        rows[:] = 0  # must not change the caller's array
         return {name: np.stack([np.asarray(each[name]) for each in examples]) for name in examples[0]}
 
 
@@ -149,7 +149,7 @@ def read(examples, rows, **options):
 
 
 @pytest.mark.parametrize(("kind", "threads"), [(Rows, 3), (Pairs, 1), (Gathered, 3)])
-def test_rows_come_in_the_order_asked_for(kind, threads):
+def test_rows_are_read_in_requested_order(kind, threads):
     rows = [*range(30, 2, -1), 5, 5, 49]
     found = read(kind(), rows, threads=threads)
     assert found.keys() == {"inputs", "targets"} | ({"box"} if kind is not Pairs else set())
@@ -164,7 +164,7 @@ def raises(error):
     return change
 
 
-def test_a_row_that_fails_or_differs_is_named():
+def test_row_that_fails_or_differs_is_named():
     for change, message in (
         (raises(KeyError("photo")), r"KeyError: 'photo' \(test_custom.py:\d+\)"),
         (raises(StopIteration()), "StopIteration"),
@@ -184,7 +184,7 @@ def test_a_row_that_fails_or_differs_is_named():
     )
 
 
-def test_labels_are_an_attribute_or_one_pass():
+def test_labels_come_from_attribute_or_one_pass_over_rows():
     class Labelled(Rows):
         labels = tuple(row % 3 for row in range(50))
 
@@ -220,13 +220,13 @@ class Slow:
 """
 
 
-def test_processes_read_the_same_bits_and_name_the_row_that_fails(tmp_path, monkeypatch):
-    (tmp_path / "slow_examples.py").write_text(SLOW)  # what a process imports; this module would bring TensorFlow
+def test_worker_processes_read_same_bits_and_name_failing_row(tmp_path, monkeypatch):
+    (tmp_path / "slow_examples.py").write_text(SLOW)  # for processes to import; this module would import TensorFlow
     monkeypatch.syspath_prepend(tmp_path)
     slow = importlib.import_module("slow_examples").Slow
     threads, processes = (custom(source=slow(), cache="none", workers=workers) for workers in (0, 2))
     batches = [TrainingBatches(each.train, batch_size=8, seed=1) for each in (threads, processes)]
-    assert_same_bits(*(eager_batches(each, 3, 9) for each in batches))  # of whichever step a run continues from
+    assert_same_bits(*(eager_batches(each, 3, 9) for each in batches))  # whichever step a run resumes from
     held = custom(source=slow(), workers=2).train.source.gather(tf.range(60, dtype=tf.int64))
     np.testing.assert_array_equal(held["targets"], np.arange(60) % 3)
     assert_refused(r"row 17: ValueError: broken \(slow_examples.py:1", custom, source=slow(17), workers=2)

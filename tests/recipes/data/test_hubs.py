@@ -1,4 +1,4 @@
-"""Hugging Face and TensorFlow Datasets: the real packages, where installed, on sets made here; missing in one line."""
+"""Hugging Face, with the real package where installed, and TensorFlow Datasets, with a stand-in."""
 
 import sys
 import types
@@ -16,14 +16,14 @@ NAMES = ["ant", "bee", "cat"]
 
 @pytest.fixture(scope="module")
 def package():
-    """The package, as offline as the machine may be."""
+    """Return the package datasets, in offline mode."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HF_HUB_OFFLINE", "1")
         yield pytest.importorskip("datasets", reason="data=hugging_face needs pip install datasets")
 
 
 def images(package, rows, *, mode="L", offset=0):
-    """A set of images whose pixels are their row, and of three classes."""
+    """Return a dataset of three classes, whose images have their row number as the value of every pixel."""
     pixels = [np.full((6, 5), row + offset, np.uint8) for row in range(rows)]
     pictures = [Image.fromarray(each).convert(mode) for each in pixels]
     columns = {"picture": pictures, "kind": [row % 3 for row in range(rows)], "note": ["x"] * rows}
@@ -34,7 +34,7 @@ def images(package, rows, *, mode="L", offset=0):
 COLUMNS = {"inputs": "picture", "targets": "kind"}
 
 
-def test_splits_classes_and_pixels_are_those_of_the_set(package, tmp_path):
+def test_hugging_face_splits_classes_and_pixels_match_dataset(package, tmp_path):
     parts = {"train": images(package, 60), "test": images(package, 9, offset=100)}
     package.DatasetDict(parts).with_format("numpy").save_to_disk(tmp_path / "bugs")
     given = {"path": str(tmp_path / "bugs"), **COLUMNS, "cache": "none"}
@@ -58,7 +58,7 @@ def test_splits_classes_and_pixels_are_those_of_the_set(package, tmp_path):
         assert_refused(message, hugging_face, **{**given, **options})
 
 
-def test_a_stream_of_parquet_files_gives_what_random_reading_gives(package, tmp_path):
+def test_streamed_parquet_files_match_random_access(package, tmp_path):
     images(package, 40, mode="RGB").to_parquet(tmp_path / "files" / "train.parquet")
     options = {"path": str(tmp_path / "files"), "cache_dir": str(tmp_path / "cache"), **COLUMNS, "validation": 3}
     streamed = hugging_face(**options, test=3, streaming=True, examples=30)
@@ -72,7 +72,7 @@ def test_a_stream_of_parquet_files_gives_what_random_reading_gives(package, tmp_
     assert one.tolist() == [2, 0, 2]
 
 
-def test_without_the_package_one_line_says_how_to_install_it(monkeypatch):
+def test_missing_package_is_reported_with_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     assert_refused("data=hugging_face needs the package datasets.*pip install", hugging_face, path="ylecun/mnist")
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
@@ -83,7 +83,7 @@ SKIP = "skipped"
 
 
 class Source:
-    """A split as `tfds.data_source` gives it; without decoding, images stay bytes."""
+    """A split as returned by `tfds.data_source`; without decoding, images stay bytes."""
 
     def __init__(self, size, features, decoders):
         self.size, self.bare = size, (decoders or {}).get("image") == SKIP
@@ -99,7 +99,7 @@ class Source:
 
 @pytest.fixture
 def tfds_module(monkeypatch):
-    """Put a module in the place of tensorflow_datasets; its attributes say what it holds."""
+    """Replace tensorflow_datasets by a stand-in, whose attributes set what it contains."""
     label = types.SimpleNamespace(num_classes=3, names=["ant", "bee", "cat"])
     module = types.SimpleNamespace(
         decode=types.SimpleNamespace(SkipDecoding=lambda: SKIP),
@@ -119,7 +119,7 @@ def tfds_module(monkeypatch):
     return module
 
 
-def test_its_splits_are_used_and_what_it_has_not_is_held_out(tfds_module):
+def test_tfds_splits_are_used_and_missing_ones_are_held_out(tfds_module):
     data = tfds(name="tiny", data_dir="there", validation=6, cache="none")
     assert [data.train.size, data.validation.size, data.test.size] == [54, 6, 9]
     assert (data.name, data.input_shape, data.classes) == ("tiny", (6, 5, 3), 3)
@@ -133,7 +133,7 @@ def test_its_splits_are_used_and_what_it_has_not_is_held_out(tfds_module):
     assert set(map(str, tfds_module.calls)) == {str(("tiny", "there", {"file_format": "array_record"}))}
 
 
-def test_what_a_tfds_set_has_not_is_refused_in_one_line(tfds_module):
+def test_invalid_tfds_settings_are_refused(tfds_module):
     for options, message in (
         ({"name": "tinny"}, "'tinny'"),
         ({"inputs": "img"}, "'image'"),

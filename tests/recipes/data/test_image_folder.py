@@ -17,7 +17,7 @@ COLOURS = {"blue": (0, 0, 200), "green": (0, 200, 0), "red": (200, 0, 0)}
 
 
 def write_flat(folder, count=10, *, seed=0, names=tuple(COLOURS)):
-    """Write images of each class's colour, each its own by a little noise."""
+    """Write images of each class's color, all different by a little noise."""
     for name in names:
         (folder / name).mkdir(parents=True, exist_ok=True)
         generator = np.random.default_rng([seed, *name.encode()])
@@ -44,13 +44,13 @@ def sizes(data):
 message_of = partial(refusal, load)
 
 
-def test_split_folders_are_the_splits_and_class_folders_the_classes(tmp_path):
+def test_splits_and_classes_come_from_folders(tmp_path):
     data = load(write_splits(tmp_path / "pets"))
     assert (data.name, data.classes, data.class_names) == ("pets", 3, ("blue", "green", "red"))
     assert sizes(data) == (18, 6, 9)
     assert data.input_shape == (8, 8, 3)
     assert data.train.source is data.test.source
-    assert data.train.source.bytes == 33 * (8 * 8 * 3 + 8)  # a byte a value
+    assert data.train.source.bytes == 33 * (8 * 8 * 3 + 8)  # one byte per value
     for split in data.splits:
         batch = whole(split)
         assert (batch["inputs"].dtype, batch["targets"].dtype) == (np.float32, np.int64)
@@ -60,7 +60,7 @@ def test_split_folders_are_the_splits_and_class_folders_the_classes(tmp_path):
         np.testing.assert_array_equal(brightest, 2 - batch["targets"], "blue is the last channel, red the first")
 
 
-def test_names_count_rows_and_classes_that_lack_images_are_told(tmp_path):
+def test_names_match_rows_and_classes_without_images_are_reported(tmp_path):
     path = write_splits(tmp_path, train=10, test=3)
     (tmp_path / "train" / "blue" / "002.png").write_bytes(b"no image")
     with pytest.warns(UserWarning, match=r"002\.png"):
@@ -80,7 +80,7 @@ def test_names_count_rows_and_classes_that_lack_images_are_told(tmp_path):
     np.testing.assert_array_equal(np.unique(whole(data.test)["targets"]), [0, 1])
 
 
-def test_class_folders_alone_are_split_by_class_seed_and_share(tmp_path):
+def test_class_folders_are_split_by_class_seed_and_share(tmp_path):
     path = write_flat(tmp_path, 16)
     first, again, other = (load(path, validation_share=0.25, test_share=12, seed=seed) for seed in (0, 0, 1))
     parts = [first.train.indices, first.validation.indices, first.test.indices]
@@ -90,7 +90,7 @@ def test_class_folders_alone_are_split_by_class_seed_and_share(tmp_path):
     np.testing.assert_array_equal(first.test.indices, again.test.indices)
     assert not np.array_equal(first.test.indices, other.test.indices)
     images = {}
-    for share in (0.25, 0.5, 1):  # a smaller share lies within a larger one, and the rest stays
+    for share in (0.25, 0.5, 1):  # a smaller share is part of a larger one, and the test split stays
         data = load(path, train_share=share, validation_share=0.25, test_share=12)
         images[share] = {each.tobytes() for each in whole(data.train)["inputs"]}
         assert np.ptp(np.bincount(whole(data.train)["targets"])) == 0
@@ -99,7 +99,7 @@ def test_class_folders_alone_are_split_by_class_seed_and_share(tmp_path):
     assert images[0.25] < images[0.5] < images[1]
 
 
-def test_folders_that_make_no_data_are_refused(tmp_path, monkeypatch):
+def test_unusable_folders_are_refused(tmp_path, monkeypatch):
     (tmp_path / "set.zip").write_bytes(b"")
     (tmp_path / "empty" / "train" / "red").mkdir(parents=True)
     write_flat(tmp_path / "one", names=["red"])
@@ -118,9 +118,9 @@ def test_folders_that_make_no_data_are_refused(tmp_path, monkeypatch):
     assert load(".").name == load("~/data").name == "data"
 
 
-def test_the_same_file_in_two_splits_is_refused_or_dropped_from_train(tmp_path):
+def test_same_file_in_two_splits_is_refused_or_kept_only_in_test(tmp_path):
     path = write_splits(tmp_path)
-    # Put two training images into the test, under other names, and one of validation into the test.
+    # Copy two training images and one validation image into the test split, under other names.
     shutil.copy(tmp_path / "train" / "red" / "000.png", tmp_path / "test" / "red" / "copy.png")
     shutil.copy(tmp_path / "train" / "green" / "001.png", tmp_path / "test" / "blue" / "copy.png")
     shutil.copy(tmp_path / "validation" / "blue" / "000.png", tmp_path / "test" / "blue" / "other.png")
@@ -157,7 +157,7 @@ def names(listing):
     return [os.path.relpath(path, listing.folder) for path in listing.paths]
 
 
-def test_everything_that_is_not_read_is_named_once_but_for_litter(tmp_path):
+def test_every_skipped_path_except_litter_is_named_once(tmp_path):
     stray = ["readme.md", "more/a/0.png", "train/notes.txt", "train/a/deep/0.png", "test/a/0.tiff"]
     litter = [".git/x", "__MACOSX/a", "train/Thumbs.db", "train/a/desktop.ini", "train/a/._0.png"]
     found = list_images(folder_of(tmp_path, "train/a/0.png", "test/b/0.png", *stray, *litter))
@@ -167,7 +167,7 @@ def test_everything_that_is_not_read_is_named_once_but_for_litter(tmp_path):
 
 
 @pytest.mark.parametrize(("fit", "channels"), [("crop", 3), ("stretch", 1)])
-def test_predictions_prepare_images_as_training_does(tmp_path, fit, channels):
+def test_predictions_prepare_images_like_training(tmp_path, fit, channels):
     data = load(write_flat(tmp_path, 20), image_size=[8, 7], fit=fit, channels=channels)
     files = [data.train.name_of(position) for position in range(data.train.size)]
     pixels = np.stack([decode_image((tmp_path / file).read_bytes(), data.preparation) for file in files])

@@ -1,4 +1,4 @@
-"""Images held on the disk are decoded once, and damaged ones stop a run or are left out, as told."""
+"""Images cached on disk are decoded once; damaged ones stop a run or are left out, as configured."""
 
 import os
 
@@ -17,7 +17,7 @@ CACHES = ("memory", "disk", "none")
 
 @pytest.fixture
 def decoded(monkeypatch):
-    """The images that were decoded, in a list that grows."""
+    """Return a list to which the path of every decoded image is added."""
     seen, read = [], module._read
     monkeypatch.setattr(module, "_read", lambda path, form: seen.append(path) or read(path, form))
     return seen
@@ -42,7 +42,7 @@ def cache_file(tmp_path):
     return found
 
 
-def test_a_changed_image_makes_the_cache_stale_and_replaces_it(folder, tmp_path, decoded):
+def test_cache_is_rebuilt_once_after_an_image_changes(folder, tmp_path, decoded):
     load(folder)
     before = cache_file(tmp_path)
     image = folder / "class_0" / "00.png"
@@ -62,7 +62,7 @@ def test_a_changed_image_makes_the_cache_stale_and_replaces_it(folder, tmp_path,
         assert not decoded, change
 
 
-def test_a_damaged_cache_is_made_anew(folder, tmp_path, decoded):
+def test_damaged_cache_is_rebuilt(folder, tmp_path, decoded):
     expected = inputs(load(folder))
     file = cache_file(tmp_path)
     whole = file.read_bytes()
@@ -78,7 +78,7 @@ def test_a_damaged_cache_is_made_anew(folder, tmp_path, decoded):
         assert file.read_bytes() == whole
 
 
-def test_a_disk_without_room_leaves_nothing_behind(folder, tmp_path, monkeypatch):
+def test_full_disk_leaves_no_partial_cache(folder, tmp_path, monkeypatch):
     def fail(descriptor):
         raise OSError(28, "No space left on device")
 
@@ -91,7 +91,7 @@ def test_a_disk_without_room_leaves_nothing_behind(folder, tmp_path, monkeypatch
 
 
 def damage_three(folder):
-    """Damage one image within, one from its beginning, and make one a text; return their names."""
+    """Truncate one image, empty another one, and add a text file named as an image; return their paths."""
     within = folder / "class_0" / "03.png"
     within.write_bytes(within.read_bytes()[:-40])
     empty = folder / "class_1" / "05.png"
@@ -102,7 +102,7 @@ def damage_three(folder):
 
 
 @pytest.mark.parametrize("cache", CACHES)
-def test_damaged_images_can_be_skipped_and_are_named_and_counted(folder, cache, decoded):
+def test_skipped_damaged_images_are_named_and_counted(folder, cache, decoded):
     whole = load(folder, cache="memory", split="hash", corrupt="skip")
     within, empty, words = damage_three(folder)
     with pytest.warns(UserWarning, match="left out") as caught:
@@ -129,7 +129,7 @@ def test_damaged_images_can_be_skipped_and_are_named_and_counted(folder, cache, 
 
 
 @pytest.mark.parametrize("cache", CACHES)
-def test_damaged_images_stop_a_run_and_all_are_counted(folder, tmp_path, cache):
+def test_damaged_images_stop_run_and_are_counted(folder, tmp_path, cache):
     _, empty, words = damage_three(folder)
     assert f"'{empty}' cannot be read as an image (it is empty), nor can 1 more" in refusal(load, folder, cache=cache)
     empty.unlink()
@@ -139,7 +139,7 @@ def test_damaged_images_stop_a_run_and_all_are_counted(folder, tmp_path, cache):
         assert not list(tmp_path.glob("cache/hookline/*")), "nothing half done is kept"
 
 
-def test_without_a_cache_a_damaged_image_is_named_when_its_batch_is_made(folder):
+def test_damaged_image_is_named_when_its_batch_is_read_without_cache(folder):
     data = load(folder, cache="none")
     row = data.train.indices[5]
     within = sorted(folder.rglob("*.png"))[row]

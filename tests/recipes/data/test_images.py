@@ -1,4 +1,4 @@
-"""Image files of every kind become the pixels that they show, or say what is wrong with them."""
+"""Image files of every kind are decoded to the pixels that they show, or refused with the reason."""
 
 import io
 from typing import Any
@@ -13,7 +13,7 @@ from tests.support.encoded import encoded
 
 
 def deep_png(values: Any) -> bytes:
-    """Return a PNG of 16 bits a value."""
+    """Return a PNG with 16 bits per value."""
     return tf.io.encode_png(tf.constant(values, tf.uint16)).numpy()
 
 
@@ -26,14 +26,14 @@ def noise(*shape):
 
 
 def turned(pixels, orientation):
-    """A file whose camera noted that the picture has to be turned."""
+    """Return a PNG with an EXIF orientation."""
     note = Image.Exif()
     note[0x0112] = orientation
     return encoded(pixels, "PNG", exif=note)
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
-def test_16_bits_are_scaled_to_the_nearest_of_8_and_not_cut_off(channels):
+def test_16_bit_values_are_rounded_to_8_bits_instead_of_truncated(channels):
     values = np.arange(64).reshape(8, 8, 1) * 1037 + 11
     expected = np.rint(values / 257)
     assert (expected != values // 256).any(), "cutting would show"
@@ -44,7 +44,7 @@ def test_16_bits_are_scaled_to_the_nearest_of_8_and_not_cut_off(channels):
     np.testing.assert_allclose(decode_image(deep_png(deep), GREY), expected, atol=1)
 
 
-def test_cmyk_becomes_the_colours_that_it_prints():
+def test_cmyk_is_converted_to_printed_colors():
     inks = Image.new("CMYK", (8, 8), (0, 200, 100, 30))
     stream = io.BytesIO()
     inks.save(stream, "JPEG", quality=100)
@@ -54,7 +54,7 @@ def test_cmyk_becomes_the_colours_that_it_prints():
     np.testing.assert_allclose(decode_image(stream.getvalue(), GREY), np.full((8, 8, 1), grey), atol=3)
 
 
-def test_a_palette_is_looked_up_and_transparency_left_out():
+def test_palette_is_applied_and_transparency_is_ignored():
     image = Image.new("P", (8, 8), 1)
     image.putpalette([9, 9, 9, 200, 100, 50])
     for kind, settings in (
@@ -75,24 +75,24 @@ def test_a_palette_is_looked_up_and_transparency_left_out():
     np.testing.assert_array_equal(decode_image(encoded(pattern, mode="1"), GREY)[..., 0], pattern)
 
 
-def test_a_picture_is_turned_as_its_camera_noted():
+def test_exif_orientation_is_applied():
     upright = noise(8, 8, 3)
     turned_back = upright.transpose(1, 0, 2)
-    # How the sensor saw what is upright, by the table of EXIF: row 0 and column 0 of the file are ... of the picture.
+    # The stored pixels of an upright picture for each orientation in the table of EXIF, from 1 to 8.
     seen = [upright, upright[:, ::-1], upright[::-1, ::-1], upright[::-1]]
     seen += [turned_back, turned_back[::-1], turned_back[::-1, ::-1], turned_back[:, ::-1]]
     for orientation, pixels in enumerate(seen, 1):
         np.testing.assert_array_equal(decode_image(turned(pixels, orientation), COLOUR), upright, str(orientation))
     tall = np.zeros((24, 8, 3), np.uint8)
     tall[:8] = 250
-    lying = tall.transpose(1, 0, 2)[::-1]  # fills the form after it is turned
+    lying = tall.transpose(1, 0, 2)[::-1]  # fits the form only after it is turned
     found = decode_image(turned(lying, 6), image_form([12, 4], "stretch", 1))
     np.testing.assert_allclose(found[:3], 250)
     np.testing.assert_allclose(found[5:], 0)
 
 
 @pytest.mark.parametrize("fit", ["crop", "stretch"])
-def test_a_large_photograph_is_decoded_small_and_looks_the_same(fit):
+def test_large_photo_decoded_at_reduced_size_looks_the_same(fit):
     rows, columns = np.indices((640, 800))
     smooth = np.stack([rows / 3, columns / 4, (rows + columns) / 6], axis=2) + noise(640, 800, 3) / 8
     form = image_form(32, fit, 3)
@@ -101,8 +101,8 @@ def test_a_large_photograph_is_decoded_small_and_looks_the_same(fit):
     assert np.abs(small - whole).max() <= 4
 
 
-def test_crop_keeps_the_middle_and_stretch_keeps_all():
-    pixels = noise(8, 8, 3)  # of the wanted size: they stay, whatever a damaged note of the camera says
+def test_crop_keeps_middle_and_stretch_keeps_everything():
+    pixels = noise(8, 8, 3)  # of the requested size: unchanged, even with damaged EXIF data
     np.testing.assert_array_equal(fit_pixels(pixels, COLOUR), pixels)
     noted = encoded(pixels, exif=b"Exif\0\0II*\0\xff\xff\xff\xff")
     np.testing.assert_array_equal(decode_image(noted, COLOUR), pixels)
@@ -118,7 +118,7 @@ def test_crop_keeps_the_middle_and_stretch_keeps_all():
     np.testing.assert_array_equal(fit_pixels(np.full((1, 3, 3), 90, np.uint8), image_form(16, "crop", 3)), 90)
 
 
-def test_what_is_no_image_or_damaged_is_unreadable_and_never_half_grey():
+def test_invalid_or_damaged_image_is_unreadable_and_never_half_decoded():
     for data, reason in (
         (b"", "it is empty"),
         (b"these are words, not pixels", "begins with b'these ar'"),

@@ -1,4 +1,4 @@
-"""Stored inputs become what a network takes, by options that are checked."""
+"""Stored inputs are converted to inputs of a network, by options that are checked."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def made(stored, **options):
     return inputs.numpy()
 
 
-def test_the_axes_are_those_that_were_asked_for():
+def test_axes_follow_channels_option():
     for shape, channels, expected in (
         ((5,), "auto", (5,)),
         ((4, 6), "auto", (4, 6, 1)),
@@ -44,7 +44,7 @@ def test_the_axes_are_those_that_were_asked_for():
         np.testing.assert_array_equal(found, moved)
 
 
-def test_bytes_are_pixels_and_other_values_are_kept():
+def test_uint8_is_scaled_as_pixels_and_other_dtypes_only_on_request():
     stored, centered, unit = [[0, 51, 255]], [[-1, -0.6, 1]], [[0, 0.2, 1]]
     for dtype, scale, expected in (
         ("uint8", "auto", centered),
@@ -58,7 +58,7 @@ def test_bytes_are_pixels_and_other_values_are_kept():
         np.testing.assert_allclose(made(np.array(stored, dtype), scale=scale), expected, atol=1e-6)
 
 
-def test_what_is_held_in_memory_is_checked_and_takes_little_of_it():
+def test_arrays_in_memory_are_checked_and_stored_compactly():
     assert in_memory(form((2,), "float64"), np.array([[1.5, 2.0]]), "x").dtype == np.float32
     assert in_memory(form((2,), ">f4"), np.array([[1, 2]], ">f4"), "x").dtype.isnative
     pixels = in_memory(form((2,), "float32", scale="pixels"), np.array([[0.0, 255.0]], np.float32), "x")
@@ -96,7 +96,7 @@ def make_split(fail=None):
     return Split("train", source, np.arange(SIZE, dtype=np.int64))
 
 
-def test_a_batch_has_the_same_bits_however_it_is_made():
+def test_eager_traced_and_queued_batches_have_same_bits():
     batches = TrainingBatches(make_split(), batch_size=8, seed=3)
     eager = eager_batches(batches, 0, 6)
     np.testing.assert_allclose(eager["inputs"], PIXELS[eager["index"]] / 255.0, rtol=1e-6)
@@ -108,7 +108,7 @@ def test_a_batch_has_the_same_bits_however_it_is_made():
     assert_same_bits({key: np.stack([each[key] for each in prefetched]) for key in eager}, eager_batches(batches, 2, 6))
 
 
-def test_an_error_is_the_one_that_was_raised_wherever_the_batch_was_made():
+def test_read_error_is_unchanged_in_eager_traced_and_queued_batches():
     split, message = make_split(fail=17), "^Row 17 cannot be read. Mend it.$"
     batches = TrainingBatches(split, batch_size=SIZE, seed=0)
     assert_refused(message, batches.batch, step_of(0))

@@ -1,4 +1,4 @@
-"""Sets of Keras from a file or from its cache; every bad file ends in one clear line."""
+"""Datasets of Keras from a file or from its cache; every bad file is refused in one clear line."""
 
 import inspect
 from functools import partial
@@ -44,7 +44,7 @@ def test_splits_come_from_their_own_arrays(tmp_path, monkeypatch):
     assert (data.train.size, data.validation.size, data.test.size) == (100, 20, 40)
     assert data.train.source is data.validation.source
     assert data.test.source is not data.train.source
-    assert data.train.source.bytes == 120 * 28 * 28 + 120 * 8  # a byte a pixel
+    assert data.train.source.bytes == 120 * 28 * 28 + 120 * 8  # one byte per pixel
     rows = np.concatenate([data.train.indices, data.validation.indices])
     np.testing.assert_array_equal(np.sort(rows), np.arange(120))
     np.testing.assert_array_equal(np.bincount(whole(data.validation)["targets"]), [2] * 10)
@@ -58,7 +58,7 @@ def color_arrays(train=240, test=40, classes=10):
     arrays = {}
     for part, size in (("train", train), ("test", test)):
         arrays[f"x_{part}"] = generator.integers(0, 256, (size, 32, 32, 3), np.uint8)
-        arrays[f"y_{part}"] = (np.arange(size) % classes).astype(np.uint8)[:, None]  # as Keras gives CIFAR's
+        arrays[f"y_{part}"] = (np.arange(size) % classes).astype(np.uint8)[:, None]  # as Keras returns CIFAR's
     return arrays
 
 
@@ -108,7 +108,7 @@ def test_bad_arrays_and_settings_are_refused(tmp_path):
     assert_refused("'cifar10'", keras_dataset, name="cifar")
 
 
-def test_a_download_that_brings_something_else_or_nothing_is_refused(monkeypatch):
+def test_failed_download_is_refused_with_how_to_use_a_file(monkeypatch):
     def fail(*arguments, **options):
         raise Exception("URL fetch failure:\n no route")  # what Keras raises
 
@@ -118,7 +118,7 @@ def test_a_download_that_brings_something_else_or_nothing_is_refused(monkeypatch
     assert_refused(r"URL .*data.path=<mnist.npz>", keras_dataset, name="mnist")
 
 
-def test_the_files_are_those_that_keras_reads_and_it_checks_the_other_sets():
+def test_fashion_mnist_files_match_keras_and_keras_hashes_other_files():
     for module in {each.module for each in SETS.values()}:
         source = inspect.getsource(getattr(keras.datasets, module).load_data)
         if module == "fashion_mnist":

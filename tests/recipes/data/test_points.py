@@ -8,7 +8,7 @@ from hookline.recipes.data.points import grid, ring, toy_points
 from tests.support.batches import whole
 
 
-def test_ring_and_grid_are_those_of_the_literature():
+def test_ring_and_grid_match_literature():
     data = ring()
     assert (data.name, data.classes, data.input_shape, data.deviation) == ("ring", 8, (2,), 0.01)
     np.testing.assert_allclose(np.linalg.norm(data.centers, axis=1), 1.0, rtol=1e-6)
@@ -22,7 +22,7 @@ def test_ring_and_grid_are_those_of_the_literature():
     assert {tuple(center) for center in data.centers.tolist()} == expected
 
 
-def test_points_lie_on_the_side_of_the_line_that_their_class_says() -> None:
+def test_class_of_toy_points_is_their_side_of_the_line() -> None:
     data = toy_points()
     sizes = {}
     for split in ("train", "validation", "test"):
@@ -42,7 +42,7 @@ def rows_of(data):
     return {split.name: split.indices for split in (data.train, data.validation, data.test)}
 
 
-def test_splits_cover_the_set_and_share_nothing():
+def test_splits_of_digits_cover_the_set_and_share_nothing():
     rows = rows_of(digits())
     assert {name: part.size for name, part in rows.items()} == {"train": 1258, "validation": 180, "test": 359}
     np.testing.assert_array_equal(np.sort(np.concatenate(list(rows.values()))), np.arange(1797))

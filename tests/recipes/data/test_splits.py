@@ -1,4 +1,4 @@
-"""Targets that are labels or not, and rows held out in the way that was asked for."""
+"""Targets that are labels or not, and rows held out in the requested way."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ GROUPS = np.arange(60) // 4
 KEYS = np.array([f"photo {row}" for row in range(60)])
 
 
-def test_every_way_is_that_of_split_indices():
+def test_hold_out_matches_split_indices_for_every_split():
     for split, columns in (
         ("stratified", {"labels": LABELS}),
         ("random", {}),
@@ -65,7 +65,7 @@ VECTORS = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
         (np.zeros([3, 4, 4, 1], np.float16), None, np.float32, 0),
     ],
 )
-def test_only_one_integer_an_example_is_a_label(targets, classes, dtype, count) -> None:
+def test_only_one_integer_per_example_is_a_label(targets, classes, dtype, count) -> None:
     found, number = read_targets({"here": targets}, classes)
     assert (found["here"].dtype, number) == (dtype, count)
     np.testing.assert_array_equal(found["here"], targets[:, 0] if count else targets)
@@ -92,7 +92,7 @@ class Rows:
 
 
 @pytest.mark.parametrize("cache", ["memory", "none"])
-def test_sources_keep_targets_beside_their_inputs(tmp_path, cache) -> None:
+def test_numeric_targets_stay_with_their_inputs(tmp_path, cache) -> None:
     np.save(tmp_path / "x_train.npy", VECTORS)
     np.save(tmp_path / "y_train.npy", VECTORS[:, :2] * 2)
     for data in (arrays(path=str(tmp_path), cache=cache), custom(source=Rows(), cache=cache)):
@@ -103,11 +103,11 @@ def test_sources_keep_targets_beside_their_inputs(tmp_path, cache) -> None:
     assert_refused(r"data\.split=random", arrays, path=str(tmp_path), split="stratified")
 
 
-def test_patients_are_standardized_by_the_training_rows() -> None:
+def test_diabetes_data_is_standardized_by_training_rows() -> None:
     inputs, targets = sklearn_table("diabetes_data_raw"), sklearn_table("diabetes_target")
     assert (inputs.shape, targets.min(), targets.max()) == ((442, 10), 25, 346)
     found = whole(diabetes().train)
     for each in (found["inputs"], found["targets"]):
         np.testing.assert_allclose(each.mean(axis=0), 0, atol=1e-5)
         np.testing.assert_allclose(each.std(axis=0), 1, atol=1e-5)
-    assert np.corrcoef(found["targets"], found["inputs"][:, 2])[0, 1] > 0.5  # the body mass index tells most
+    assert np.corrcoef(found["targets"], found["inputs"][:, 2])[0, 1] > 0.5  # the body mass index is the best predictor

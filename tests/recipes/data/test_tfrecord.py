@@ -1,4 +1,4 @@
-"""TFRecord files: read at random, indexed once, and one clear line for every bad file."""
+"""TFRecord files: random access, an index that is made once, and one clear line for every bad file."""
 
 import os
 from functools import partial
@@ -65,7 +65,7 @@ def write(file, features):
 
 
 def two_files(folder, count=24):
-    """Two files of which the first holds a third; return their features."""
+    """Write two files, the first with a third of the records; return the features of all."""
     features = pictures(count)
     write(folder / "a-0.tfrecord", features[: count // 3])
     write(folder / "a-1.tfrecord", features[count // 3 :])
@@ -81,7 +81,7 @@ def rows_of(data):
 
 
 @pytest.mark.parametrize("cache", ["memory", "disk", "none"])
-def test_every_record_of_several_files_is_found_at_random(tmp_path, cache):
+def test_records_of_several_files_are_read_in_any_order(tmp_path, cache):
     features = two_files(tmp_path)
     data = load(tmp_path / "a-*", cache=cache)
     assert (data.name, data.classes, data.class_names, data.input_shape) == ("a-0", 3, (), (8, 8, 3))
@@ -97,7 +97,7 @@ def test_every_record_of_several_files_is_found_at_random(tmp_path, cache):
     np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(24))
 
 
-def test_files_of_their_own_are_the_splits(tmp_path):
+def test_separate_files_become_the_splits(tmp_path):
     train, validation, test = (
         write(tmp_path / f"{name}.tfrecord", pictures(count, seed=count))
         for name, count in (("train", 12), ("val", 3), ("test", 6))
@@ -110,7 +110,7 @@ def test_files_of_their_own_are_the_splits(tmp_path):
     assert "is in train and in test" in message_of(tmp_path / "t*.tfrecord", test_path=test)
 
 
-def test_texts_are_names_of_classes_and_integers_may_begin_at_one(tmp_path):
+def test_text_labels_are_class_names_and_integers_may_start_at_one(tmp_path):
     features = pictures(12)
     for each in features:
         each["image/class/label"] = [b"dog", b"cat", "bär".encode()][each["image/class/label"]]
@@ -131,7 +131,7 @@ def test_texts_are_names_of_classes_and_integers_may_begin_at_one(tmp_path):
     assert "8 labels lie outside 0..1, the first is 2 in row 1" in message_of(path, classes=2)
 
 
-def test_an_index_is_used_until_it_does_not_belong(tmp_path, cache_home, monkeypatch):
+def test_index_is_reused_until_it_is_stale_or_damaged(tmp_path, cache_home, monkeypatch):
     indexed = []
     index = module._index_file
     monkeypatch.setattr(module, "_index_file", lambda file, keys: indexed.append(file) or index(file, keys))
@@ -159,8 +159,8 @@ def test_an_index_is_used_until_it_does_not_belong(tmp_path, cache_home, monkeyp
         assert load(tmp_path / "a-*", cache_dir=str(tmp_path / "file")).train.source.size == 23
 
 
-def test_a_file_that_is_cut_off_is_named_with_the_place(tmp_path):
-    path = Path(write(tmp_path / "a", pictures(70)))  # more than a batch of the indexing
+def test_truncated_file_is_reported_with_position(tmp_path):
+    path = Path(write(tmp_path / "a", pictures(70)))  # more than one batch of indexing
     whole = path.read_bytes()
     last = len(whole) - 16 - len(example(pictures(70)[69]))
     for length in (last + 1, last + 12, last + 100, len(whole) - 1):
@@ -168,7 +168,7 @@ def test_a_file_that_is_cut_off_is_named_with_the_place(tmp_path):
         assert f"truncated record at {last}" in (found := message_of(path)) or f"behind byte {last}" in found
 
 
-def test_files_that_hold_no_whole_examples_are_refused(tmp_path):
+def test_files_without_valid_examples_are_refused(tmp_path):
     records = [example(each) for each in pictures(6)]
     damaged = bytearray(Path(write_records(tmp_path / "damaged", records)).read_bytes())
     damaged[len(records[0]) + 16 + 40] ^= 1
@@ -185,7 +185,7 @@ def test_files_that_hold_no_whole_examples_are_refused(tmp_path):
     assert "record 1 is not a tf.train.Example (" in message_of(path)
 
 
-def test_features_that_do_not_fit_are_named_with_their_record(tmp_path):
+def test_invalid_features_are_named_with_their_record(tmp_path):
     for change, settings, expected in (
         ({}, {"label_key": "lable"}, "record 0 has no feature 'lable'"),
         ({"image/class/label": 0.5}, {}, "record 4: 'image/class/label' holds 1 float"),
@@ -198,7 +198,7 @@ def test_features_that_do_not_fit_are_named_with_their_record(tmp_path):
         assert expected in message_of(write(tmp_path / "a", features), **settings)
 
 
-def test_raw_pixels_have_the_shape_that_is_given(tmp_path):
+def test_raw_pixels_have_given_shape(tmp_path):
     images = np.random.default_rng(0).integers(0, 256, (12, 6, 8, 3)).astype(np.uint8)
     features = [{"x": image.tobytes(), "y": row % 2} for row, image in enumerate(images)]
     keys = {"image_key": "x", "label_key": "y", "encoding": "raw", "image_size": None}
@@ -210,7 +210,7 @@ def test_raw_pixels_have_the_shape_that_is_given(tmp_path):
     assert f"'{path}, record 0' cannot be read as an image (it has 144" in message_of(path, shape=[5, 8, 3], **keys)
 
 
-def test_a_record_that_changes_after_it_was_indexed_stops_the_run(tmp_path):
+def test_record_changed_after_indexing_is_refused(tmp_path):
     features = pictures(24)
     data = load(write(tmp_path / "a", features), cache="none")
     other = encoded(np.zeros((10, 10, 3)))

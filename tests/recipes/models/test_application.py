@@ -1,4 +1,4 @@
-"""Networks of keras.applications see what Keras's own preprocessing makes of pixels, whatever the data's range."""
+"""Networks of keras.applications get the inputs of Keras's own preprocessing, whatever the data's range."""
 
 import sys
 from pathlib import Path
@@ -19,7 +19,7 @@ MODES = ("VGG16", "DenseNet121", "MobileNet", "EfficientNetB0")
 
 
 @pytest.mark.parametrize("name", MODES)
-def test_the_layers_do_what_preprocess_input_does(name: str):
+def test_preprocessing_layers_match_preprocess_input(name: str):
     function = getattr(keras.applications, name)
     wanted = sys.modules[function.__module__].preprocess_input(PIXELS.copy())
     for black, white in ((-1.0, 1.0), (0.0, 1.0), (0.0, 255.0), (-0.5, 3.0)):
@@ -29,7 +29,7 @@ def test_the_layers_do_what_preprocess_input_does(name: str):
         np.testing.assert_allclose(model(given), wanted, atol=2e-4 if np.abs(wanted).max() > 10 else 2e-6)
 
 
-def test_grey_images_are_seen_in_three_channels():
+def test_gray_images_are_repeated_in_three_channels():
     inputs = keras.Input((32, 32, 1))
     function = keras.applications.VGG16
     model = keras.Model(inputs, _preprocessed(inputs, function, (0.0, 255.0)))
@@ -47,7 +47,7 @@ def test_options_reach_keras_and_the_head_has_the_classes():
     assert application(SHAPE, 7, name="MobileNet", input_range=[0, 1], options={"alpha": 0.25}).built
 
 
-def test_mistakes_are_one_line_each():
+def test_invalid_arguments_are_refused():
     for given, words in (
         ({"name": "MobileNetV3Smal"}, "Did you mean 'MobileNetV3Small'"),
         ({"input_shape": (64,)}, "images"),
@@ -62,7 +62,7 @@ def test_mistakes_are_one_line_each():
             application(**options)
 
 
-def test_without_a_connection_a_line_says_so(monkeypatch):
+def test_failed_download_is_refused_with_how_to_use_a_file(monkeypatch):
     def fail(*args, **kwargs):
         raise Exception("URL fetch failure on https://...: None -- [Errno -2] Name or service not known")
 
@@ -73,7 +73,7 @@ def test_without_a_connection_a_line_says_so(monkeypatch):
 
 
 @pytest.mark.full
-def test_a_file_gives_the_weights_of_all_layers_but_the_head(tmp_path: Path):
+def test_weights_file_sets_all_layers_except_head(tmp_path: Path):
     base = keras.applications.MobileNet(include_top=False, weights=None, pooling="avg", input_shape=SHAPE, alpha=0.25)
     spread(base)
     base.save(tmp_path / "a.keras")

@@ -1,4 +1,4 @@
-"""A whole model of a file is a network, built of nothing but Keras's own classes, or of those that the user names."""
+"""Whole models from files as networks, built only from Keras's own classes and from plugins that the user names."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def saved(path: Path, *extra: keras.Layer, classes: int = CLASSES) -> keras.Mode
     return model
 
 
-def test_the_model_computes_what_the_file_says_or_begins_anew(tmp_path: Path):
+def test_model_has_weights_of_file_or_new_ones(tmp_path: Path):
     model = saved(tmp_path / "a.keras")
     own = keras_file(SHAPE, CLASSES, path=str(tmp_path / "a.keras"))
     np.testing.assert_array_equal(own(X), model(X))
@@ -35,7 +35,7 @@ def test_the_model_computes_what_the_file_says_or_begins_anew(tmp_path: Path):
     assert not np.allclose(fresh(X), model(X), atol=1e-3)
 
 
-def test_a_new_head_has_the_classes_of_the_data(tmp_path: Path):
+def test_new_head_has_classes_of_data(tmp_path: Path):
     model = saved(tmp_path / "a.keras", classes=1000)
     own = keras_file(SHAPE, CLASSES, path=str(tmp_path / "a.keras"), new_head=True)
     assert own.layers[-1].name == "outputs"
@@ -46,13 +46,13 @@ def test_a_new_head_has_the_classes_of_the_data(tmp_path: Path):
     assert_refused("does not end in one dense layer", keras_file, SHAPE, CLASSES, path=path, new_head=True)
 
 
-def test_code_in_the_file_is_not_run(tmp_path: Path):
+def test_file_with_lambda_layer_is_refused(tmp_path: Path):
     saved(tmp_path / "a.keras", keras.layers.Lambda(lambda x: x))
     message = r"a.keras: Keras cannot load it in safe mode: .*init_from="
     assert_refused(message, keras_file, SHAPE, CLASSES, path=str(tmp_path / "a.keras"))
 
 
-def test_a_class_of_the_users_is_one_that_plugins_name(tmp_path: Path, monkeypatch):
+def test_custom_class_is_loaded_only_from_a_named_plugin(tmp_path: Path, monkeypatch):
     (tmp_path / "keras_file_plugin.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
     model = saved(tmp_path / "a.keras", __import__("keras_file_plugin").Twice())
@@ -61,7 +61,7 @@ def test_a_class_of_the_users_is_one_that_plugins_name(tmp_path: Path, monkeypat
     np.testing.assert_array_equal(own(X), model(X))
 
 
-def test_other_files_and_other_classes_are_refused_with_what_helps(tmp_path: Path):
+def test_wrong_files_and_class_counts_are_refused_with_remedy(tmp_path: Path):
     saved(tmp_path / "a.keras", classes=1000)
     (tmp_path / "a.h5").write_text("")
     (tmp_path / "b.keras").write_text("no zip")

@@ -1,4 +1,4 @@
-"""The networks: their layers, sizes, shapes, ranges and gradients, what their configs name, and what they refuse."""
+"""The networks: their layers, sizes, shapes, ranges and gradients, and what they refuse."""
 
 import math
 
@@ -30,7 +30,7 @@ def norms(model):
     return [layer for layer in model.layers if isinstance(layer, keras.layers.BatchNormalization)]
 
 
-def test_the_tutorial_network_is_the_published_one():
+def test_larq_tutorial_cnn_matches_published_network():
     model = larq_tutorial_cnn((28, 28, 1), 10)
     assert kernel_entries(model) == 93_088
     scales = [variable.path for variable in model.variables if variable.path.endswith(("bias", "gamma"))]
@@ -46,14 +46,14 @@ def test_the_tutorial_network_is_the_published_one():
 
 
 @pytest.mark.parametrize(("network", "weights"), [(lenet_300_100, 266_610), (lenet_5, 431_080)])
-def test_the_lenets_have_the_published_sizes(network, weights):
+def test_lenets_have_published_sizes(network, weights):
     model = network((28, 28, 1), 10)
     assert model.count_params() == weights
     assert model.output_shape == (None, 10)
     assert sum("dropout" in name for name in names(network((28, 28, 1), 10, dropout=0.5))) in (1, 2)
 
 
-def test_the_mlp_repeats_dense_norm_activation():
+def test_mlp_repeats_dense_norm_activation():
     model = mlp((8, 8, 1), 10, units=[32, 16])
     assert names(model) == [
         *("image", "flatten", "dense_1", "batch_norm_1", "activation_1"),
@@ -71,7 +71,7 @@ def test_binary_networks_clip_activations_and_end_in_logits(make):
     logits = model(np.random.default_rng(0).normal(size=(64, 28, 28, 1)).astype(np.float32), training=True).numpy()
     np.testing.assert_allclose(logits.mean(axis=0), np.zeros(10), atol=1e-4)
     assert logits.min() < 0
-    # As a straight-through sign does, they keep the sign, and the gradient mask.
+    # Like a straight-through sign, they keep the sign and mask the gradient.
     activations = [layer.activation for layer in model.layers if isinstance(layer, keras.layers.Activation)]
     x = keras.ops.convert_to_tensor([-3.0, -1.0, -0.2, 0.0, 0.5, 1.0, 2.0])
     assert activations
@@ -79,29 +79,29 @@ def test_binary_networks_clip_activations_and_end_in_logits(make):
         np.testing.assert_array_equal(activation(x), np.clip(x, -1, 1))
 
 
-def test_the_layers_of_lenet_plus_plus_are_those_of_the_paper() -> None:
+def test_layers_of_lenet_plus_plus_match_paper() -> None:
     model = lenet_plus_plus((28, 28, 1), 10)
     blocks = [[f"{kind}_{b}_{n}" for n in (1, 2) for kind in ("conv", "prelu")] + [f"pool_{b}"] for b in (1, 2, 3)]
     expected = ["image", *blocks[0], *blocks[1], *blocks[2], "flatten", "features", "logits"]
     assert [layer.name for layer in model.layers] == expected
     assert kernel_entries(model) == 25 * (32 + 32**2 + 32 * 64 + 64**2 + 64 * 128 + 128**2) + 3 * 3 * 128 * 2 + 2 * 10
     assert not any(v.path == "logits/bias" for v in model.variables)
-    slopes = [v for v in model.variables if "prelu" in v.path]  # one a channel
+    slopes = [v for v in model.variables if "prelu" in v.path]  # one per channel
     assert [tuple(v.shape) for v in slopes] == [(1, 1, c) for c in (32, 32, 64, 64, 128, 128)]
     assert all((v.numpy() == 0.25).all() for v in slopes)
 
 
-def test_the_residual_network_of_mlperf_tiny_is_the_published_one() -> None:
+def test_resnet_matches_published_network_of_mlperf_tiny() -> None:
     model = resnet((32, 32, 3), 10)
     assert (model.count_params(), model.output_shape) == (78_666, (None, 10))
     shapes = {model.get_layer(f"block_{block}_add").output.shape[1:] for block in (1, 2, 3)}
     assert shapes == {(32, 32, 16), (16, 16, 32), (8, 8, 64)}
     decayed = [layer.name for layer in model.layers if getattr(layer, "kernel_regularizer", None)]
-    assert len(decayed) == 9  # every convolution, shortcuts with them
+    assert len(decayed) == 9  # every convolution, including shortcuts
     assert model.layers[-1].activation is keras.activations.linear
 
 
-def test_resnet_20_has_the_size_of_the_paper_and_a_form_for_binary_inputs() -> None:
+def test_resnet_20_has_size_of_paper_and_a_form_for_binary_inputs() -> None:
     nine = [16, 16, 16, 32, 32, 32, 64, 64, 64]
     model = resnet((32, 32, 3), 10, filters=nine)
     assert kernel_entries(model) == 16 * 27 + 9 * (6 * 16**2 + 512 + 5 * 32**2 + 2048 + 5 * 64**2) + 512 + 2048 + 640
@@ -120,7 +120,7 @@ def test_resnet_20_has_the_size_of_the_paper_and_a_form_for_binary_inputs() -> N
     assert (norm.name, slopes.shape) == ("block_2_1_input_norm", (1, 1, 16))
 
 
-def test_a_wrong_argument_is_one_clear_line():
+def test_invalid_arguments_are_refused():
     image = (28, 28, 1)
     for network, shape, options, message in (
         (larq_tutorial_cnn, (28, 17, 1), {}, "18 pixels a side"),
@@ -142,7 +142,7 @@ def draw(shape):
 
 @pytest.mark.parametrize("shape", [(2,), (8, 8, 1)])
 @pytest.mark.parametrize("stacked", [None, 3])
-def test_dense_networks_map_noise_to_examples_and_examples_to_scores(shape, stacked):
+def test_gan_mlp_maps_noise_to_examples_and_examples_to_scores(shape, stacked):
     leading = (None,) if stacked is None else (stacked, None)
     generator = gan_mlp(shape, stacked=stacked, units=[6], **GENERATOR)
     discriminator = gan_mlp(shape, stacked=stacked, units=[6], **DISCRIMINATOR)
@@ -151,13 +151,13 @@ def test_dense_networks_map_noise_to_examples_and_examples_to_scores(shape, stac
     assert discriminator.output_shape == (*leading, 1)
     inputs = draw((7, 5) if stacked is None else (stacked, 7, 5))
     outputs = generator(100.0 * inputs)
-    assert (np.abs(outputs).max() <= 1.0) == (len(shape) == 3)  # images alone are held in their range
+    assert (np.abs(outputs).max() <= 1.0) == (len(shape) == 3)  # only images are kept in their range
     assert outputs.shape[-len(shape) :] == shape
     assert discriminator(outputs).shape == (*inputs.shape[:-1], 1)
 
 
 @pytest.mark.parametrize("shape", [(8, 8, 1), (16, 12, 3)])
-def test_dcgan_doubles_and_halves_images(shape):
+def test_dcgan_doubles_sizes_in_generator_and_halves_in_discriminator(shape):
     generator, discriminator = (dcgan(shape, filters=[4, 8], **role) for role in (GENERATOR, DISCRIMINATOR))
     images = generator(100.0 * draw((6, 5)))
     assert images.shape == (6, *shape)
@@ -169,7 +169,7 @@ def test_dcgan_doubles_and_halves_images(shape):
 
 
 @pytest.mark.parametrize(("batch_norm", "expected"), [("both", (2, 1)), ("generator", (2, 0)), ("none", (0, 0))])
-def test_batch_norm_is_where_it_is_asked_for_and_never_at_images(batch_norm, expected):
+def test_batch_norm_is_only_where_requested_and_never_next_to_images(batch_norm, expected):
     models = [dcgan((8, 8, 1), filters=[4, 8], batch_norm=batch_norm, **role) for role in (GENERATOR, DISCRIMINATOR)]
     norms = [[x.name for x in model.layers if isinstance(x, keras.layers.BatchNormalization)] for model in models]
     assert tuple(map(len, norms)) == expected
@@ -177,10 +177,10 @@ def test_batch_norm_is_where_it_is_asked_for_and_never_at_images(batch_norm, exp
     followed = {"both": {"project", "conv_transpose_1", "conv_2"}, "generator": {"project", "conv_transpose_1"}}
     layers = [layer for model in models for layer in model.layers if hasattr(layer, "use_bias")]
     without = {layer.name for layer in layers if not layer.use_bias}
-    assert without == followed.get(batch_norm, set())  # a bias is where no batch norm follows
+    assert without == followed.get(batch_norm, set())  # layers have a bias where no batch norm follows
 
 
-def test_a_wrong_option_is_one_clear_line():
+def test_invalid_gan_options_are_refused():
     for model, options, message in (
         (gan_mlp, {}, "model=gan_mlp received, .*recipe=gan"),
         (dcgan, {**GENERATOR, "stacked": 2}, "dcgan cannot be stacked"),
@@ -204,7 +204,7 @@ def chain_rule() -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_every_route_has_the_gradients_of_the_chain_rule(route: str) -> None:
+def test_gradients_of_every_route_match_chain_rule(route: str) -> None:
     def traced(*inputs: tf.Tensor) -> list[tf.Tensor]:
         logits = ROUTES[route](*inputs)
         assert logits.shape == B.shape
@@ -215,7 +215,7 @@ def test_every_route_has_the_gradients_of_the_chain_rule(route: str) -> None:
         np.testing.assert_allclose(gradient, expected, atol=1e-6, rtol=0)
 
 
-def test_the_model_has_four_weights_loads_again_and_refuses_others() -> None:
+def test_toy_product_has_four_weights_reloads_and_refuses_other_data() -> None:
     np.testing.assert_allclose(product(B, C, K), (B + C) * (C + K))
     found = product_gradients(tf.ones([3, 2]), list(map(tf.constant, (B, C, K))))
     np.testing.assert_allclose(found[2], (B + C).sum(axis=0), rtol=1e-6)

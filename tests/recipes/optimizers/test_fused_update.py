@@ -1,4 +1,4 @@
-"""Fused optimizers write what those of Keras write, by one kernel a variable, and stand wherever these do."""
+"""Fused optimizers compute what those of Keras compute, with one kernel per variable, and can replace them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,19 +21,19 @@ Values = Sequence[np.ndarray]
 
 
 def built(optimizer: keras.optimizers.Optimizer, values: Values, dtype: str = "float32") -> list[keras.Variable]:
-    """Build an optimizer on new variables "variable_0", ..., and return these."""
+    """Build an optimizer on new variables "variable_0", ..., and return them."""
     variables = [keras.Variable(value, dtype=dtype, name=f"variable_{place}") for place, value in enumerate(values)]
     optimizer.build(variables)
     return variables
 
 
 def state_of(optimizer: keras.optimizers.Optimizer, variables: Sequence[keras.Variable]) -> list[np.ndarray]:
-    """Return copies of the variables and of all that the optimizer holds."""
+    """Return copies of the variables and of the optimizer's state."""
     return [np.array(each.value) for each in (*variables, *optimizer.variables)]
 
 
 def set_state(optimizer: Any, variables: Sequence[keras.Variable], state: Sequence[np.ndarray]) -> None:
-    """Put back what `state_of` returned."""
+    """Restore what `state_of` returned."""
     for each, value in zip((*variables, *optimizer.variables), state, strict=True):
         each.assign(value)
 
@@ -74,7 +74,7 @@ def own_settings(name: str) -> dict[str, st.SearchStrategy]:
 
 @st.composite
 def cases(draw: st.DrawFn, name: str) -> tuple[dict[str, Any], list[list[np.ndarray]], list[np.ndarray]]:
-    """Draw settings, gradients for each step, and first values."""
+    """Draw settings, gradients for each step, and initial values."""
     options = {key: draw(each) for key, each in own_settings(name).items()}
     options |= draw(st.sampled_from(CLIPPING)) | draw(st.sampled_from(BESIDE))
     options["weight_decay"] = draw(st.sampled_from([0.0, 0.01, 0.3] + ([None] if name != "AdamW" else [])))
@@ -90,16 +90,16 @@ def cases(draw: st.DrawFn, name: str) -> tuple[dict[str, Any], list[list[np.ndar
 
 
 def lost_in(old: np.ndarray, new: np.ndarray, decay_rate: float) -> np.ndarray:
-    """Return how far an average of a kernel may lie beside b old + (1 - b) g, which Keras computes.
+    """Return how far an average computed by a kernel may be from b old + (1 - b) g, which Keras computes.
 
-    It is old + (g - old) (1 - b). Two roundings are by 2^-24 of the larger value, though the sum may be far smaller,
-    and 1 - b is off by up to 2^-25, for it is made of b in float32.
+    It is old + (g - old) (1 - b). Two roundings are by 2^-24 of the larger value, though the sum may be far smaller;
+    and 1 - b is off by up to 2^-25, because it is computed from b in float32.
     """
     return 2.0**-23 * np.maximum(np.abs(old), np.abs(new)) + 2.0**-25 / (1.0 - decay_rate) * np.abs(new - old)
 
 
 def lost_in_step(optimizer: Any, rate: float, before: dict[int, np.ndarray]) -> dict[int, np.ndarray]:
-    """Return by how much the averages of a kernel may change what a step of Keras writes, by the variable's id."""
+    """Return how far the averages of a kernel may move the results of a step from Keras's, by the variable's id."""
     lost: dict[int, np.ndarray] = {}
     if isinstance(optimizer, keras.optimizers.SGD) or not optimizer._momentums:
         return lost
@@ -125,7 +125,7 @@ def lost_in_step(optimizer: Any, rate: float, before: dict[int, np.ndarray]) -> 
 
 
 def check_step(theirs: Any, their_variables: list, ours: Any, our_variables: list, before: Values, rate: float) -> None:
-    """Compare all that a step has written; `before` is the state of Keras before it."""
+    """Compare all that a step has written; `before` is Keras's state before the step."""
     held = (*their_variables, *theirs.variables)
     lost = lost_in_step(theirs, rate, dict(zip(map(id, held), before, strict=True)))
     for each, first, mine in zip(held, before, state_of(ours, our_variables), strict=True):
@@ -136,7 +136,7 @@ def check_step(theirs: Any, their_variables: list, ours: Any, our_variables: lis
 
 
 @pytest.mark.parametrize("name", ["SGD", "AdamW", "RMSprop"])  # AdamW is Adam with weight decay
-def test_each_step_is_that_of_keras(name: str) -> None:
+def test_each_step_matches_keras(name: str) -> None:
     @settings(max_examples=8)
     @given(cases(name))
     def check(case) -> None:
@@ -184,14 +184,14 @@ def assert_same_bits(found: list[list[np.ndarray]]) -> None:
 
 
 @pytest.mark.parametrize(("name", "options", "dtype"), WITHOUT_KERNEL)
-def test_without_a_kernel_the_update_is_that_of_keras_bit_for_bit(name: str, options: dict, dtype: str) -> None:
+def test_update_without_kernel_matches_keras_bit_for_bit(name: str, options: dict, dtype: str) -> None:
     value, gradient = np.random.default_rng(2).normal(size=(2, 5, 3))
     found = [applied(kind(0.1, **options), [tf.constant(gradient, dtype)], [value], dtype) for kind in PAIRS[name]]
     assert_same_bits(found)
     assert not any(each.type.startswith("ResourceApply") for each in operations(PAIRS[name][1](**options), NET, dtype))
 
 
-def test_slices_are_updated_by_keras_beside_the_kernel() -> None:
+def test_slices_are_updated_by_keras_and_the_rest_by_the_kernel() -> None:
     slices = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([1]), tf.constant([3, 2]))
     gradients, values = [slices, tf.constant([3.0])], [np.ones((3, 2)), np.ones(1)]
     found = [applied(kind(0.1), gradients, values) for kind in PAIRS["Adam"]]
@@ -200,7 +200,7 @@ def test_slices_are_updated_by_keras_beside_the_kernel() -> None:
     assert found[1][1] < 1.0
 
 
-def test_variables_that_are_excluded_from_weight_decay_do_not_decay() -> None:
+def test_variables_excluded_from_weight_decay_do_not_decay() -> None:
     found = []
     for kind in PAIRS["AdamW"]:
         optimizer = kind(0.1, weight_decay=0.5)
@@ -212,7 +212,7 @@ def test_variables_that_are_excluded_from_weight_decay_do_not_decay() -> None:
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_an_apply_is_one_kernel_a_variable_and_little_else(kernel: str) -> None:
+def test_apply_is_one_kernel_per_variable_and_few_other_ops(kernel: str) -> None:
     name, options = KERNELS[kernel]
     theirs, ours = (operations(kind(**options), NET) for kind in PAIRS[name])
     assert [each.type for each in ours].count(kernel) == len(NET)
@@ -224,7 +224,7 @@ FAST = {"SGD": {"momentum": 0.9}, "Adam": {}, "AdamW": {"weight_decay": 0.1}, "R
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_a_config_makes_the_same_optimizer_again(name: str) -> None:
+def test_optimizer_round_trips_through_its_config(name: str) -> None:
     theirs, ours = PAIRS[name]
     rate, options = ScaledRate(Warmup(0.3, 4)), {**FAST[name], "global_clipnorm": 2.0}
     optimizer = ours(rate, **options)

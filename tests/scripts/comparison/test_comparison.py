@@ -1,4 +1,4 @@
-"""Which runs paths stand for, and their groups: what is averaged, what is not, and in which order they stand."""
+"""The runs that paths refer to, and their groups: what is averaged, what is left out, and how groups are ordered."""
 
 import json
 import os
@@ -21,7 +21,7 @@ def labels(comparison):
     return [comparison.label(group) for group in comparison.groups]
 
 
-def test_the_group_that_is_best_on_validation_comes_first():
+def test_group_with_best_validation_result_comes_first():
     runs = [job("bnn", seed, 0.9, 0.4, hooks=ROUNDING) for seed in (0, 1)]
     runs += [job("baseline", seed, 0.8, 0.2) for seed in (0, 1)]
     comparison = compare(runs)
@@ -34,7 +34,7 @@ def test_the_group_that_is_best_on_validation_comes_first():
     assert labels(compare([low, high])) == ["recipe=b", "recipe=a"]
 
 
-def test_a_run_that_did_not_come_to_its_end_is_in_no_average():
+def test_unfinished_runs_are_left_out_of_averages():
     stopped = replace(job(seed=3, accuracy=0.0), status="failed (exit code 1)")
     comparison = compare([job(seed=0), failed(seed=1), stopped, job(seed=2), failed("other", seed=1)])
     (group,) = comparison.groups
@@ -46,7 +46,7 @@ def test_a_run_that_did_not_come_to_its_end_is_in_no_average():
     assert compare([failed()]).groups == compare([]).groups == []
 
 
-def test_of_runs_with_the_same_settings_and_seed_the_latest_counts():
+def test_only_latest_run_with_same_settings_and_seed_is_averaged():
     old, new = job(accuracy=0.1), job(accuracy=0.9)
     for runs in ([replace(new, written=2.0), replace(old, written=1.0)], [old, new]):
         comparison = compare(runs)
@@ -54,7 +54,7 @@ def test_of_runs_with_the_same_settings_and_seed_the_latest_counts():
         assert [run.value("test", "metric/accuracy") for run in comparison.repeated] == [0.1]
 
 
-def test_spread_is_the_mean_and_the_sample_deviation():
+def test_spread_is_the_mean_and_the_sample_standard_deviation():
     found = Spread([1.0, 2.0, 4.0])
     assert found.mean == pytest.approx(7 / 3)
     assert found.deviation == pytest.approx(1.5275252)  # divided by 2, not by 3
@@ -64,7 +64,7 @@ def test_spread_is_the_mean_and_the_sample_deviation():
     assert str(Spread([0.5, None, 0.7])) == "0.6000 ± 0.1414 (2 of 3)"
 
 
-def test_differences_are_taken_seed_by_seed():
+def test_differences_are_paired_by_seed():
     for direction, told in (("max", "better in 1"), ("min", "better in 0"), (None, "higher in 1")):
         found = difference({0: 0.5, 1: 0.6, 2: 0.9}, {1: 0.7, 2: 0.9, 7: 0.1}, direction)
         assert found == f"+0.0500 ± 0.0707, {told} of 2, equal in 1"
@@ -79,16 +79,16 @@ def text(comparison):
     return capture.get()
 
 
-def test_the_best_is_named_and_what_else_differs():
+def test_best_group_and_differing_settings_are_printed():
     said = text(compare([job("a", 0, 0.9, 0.1, rate=1.0), job("b", 0, 0.8, 0.2, rate=2.0)]))
     assert "Best by validation: recipe=a (test accuracy 0.9000)" in said
     assert "differ in: optimizer.learning_rate" in said
     assert "Best" not in text(compare([job()]))
     other = job("b", 0, monitor="metric/accuracy", monitor_mode="max")
-    assert "Best by validation" not in text(compare([job("a", 0), other]))  # by different metrics, none is
+    assert "Best by validation" not in text(compare([job("a", 0), other]))  # none is best by different metrics
 
 
-def test_runs_are_found_below_a_directory_in_order_and_each_once(tmp_path):
+def test_runs_below_directory_are_found_once_and_in_order(tmp_path):
     for name in ("b/2", "b/1", "a"):
         write_run(tmp_path / name, summary=summary_of())
     write_run(tmp_path / ".a.123.partial")
@@ -98,14 +98,14 @@ def test_runs_are_found_below_a_directory_in_order_and_each_once(tmp_path):
     assert unreadable == []
 
 
-def test_places_without_a_run_are_one_clear_line(tmp_path):
+def test_path_without_run_is_reported_in_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / "empty").mkdir()
     for name, line in (("none", "does not exist"), ("file", "is a file"), ("empty", "holds no run")):
         assert_refused(f"{name} {line}. Expected the directory of a run", find_runs, [str(tmp_path / name)])
 
 
-def test_a_sweep_gives_its_jobs_with_the_status_that_knows_best(tmp_path):
+def test_sweep_jobs_take_status_from_complete_summary_else_from_sweep(tmp_path):
     elsewhere = write_run(tmp_path / "elsewhere", summary=summary_of())
     sweep = tmp_path / "sweep"
     write_run(sweep / "1", summary=summary_of(), overrides=["recipe=bnn", "trainer.threads=1"])
@@ -120,13 +120,13 @@ def test_a_sweep_gives_its_jobs_with_the_status_that_knows_best(tmp_path):
     runs, _ = find_runs([str(sweep)])
     assert [run.status for run in runs] == ["completed", "failed (exit code 1)", "completed", "waiting"]
     assert [run.is_complete for run in runs] == [True, False, True, False]
-    assert runs[0].overrides == ("recipe=bnn",)  # what the user gave, without what the sweep set
+    assert runs[0].overrides == ("recipe=bnn",)  # as the user gave them, without what the sweep added
     assert (runs[3].name, runs[3].recipe, runs[3].directory) == ("job 4", "a+b", None)
     assert [run.name.partition(",")[0] for run in runs] == ["job 1", "job 2", "job 3", "job 4"]
-    assert len(find_runs([str(tmp_path)])[0]) == 4  # the sweep below a directory, and no run of it twice
+    assert len(find_runs([str(tmp_path)])[0]) == 4  # a sweep below a directory, none of its runs twice
 
 
-def test_a_user_names_them_in_full_or_in_short_with_a_split_or_without():
+def test_metrics_are_chosen_by_full_or_short_name_with_or_without_split():
     names = "accuracy, metric/accuracy,validation/loss,train/loss/total"
     assert [metric.label for metric in choose_metrics(names, [job()])] == [
         "test accuracy",
@@ -136,7 +136,7 @@ def test_a_user_names_them_in_full_or_in_short_with_a_split_or_without():
     assert choose_metrics("[loss]", [job()]) == [Metric("test", "loss/total", "min")]
 
 
-def test_directions_are_known_of_losses_of_accuracies_and_of_monitors():
+def test_directions_of_losses_accuracies_and_monitors_are_known():
     runs = [job(monitor="metric/map@r", monitor_mode="max"), job(monitor="metric/frechet", monitor_mode="min")]
     names = ("loss/total", "generator/loss/total", "metric/accuracy", "metric/map@r", "metric/frechet", "metric/within")
     assert [direction_of(name, runs) for name in names] == ["min", "min", "max", "max", "min", None]
@@ -144,7 +144,7 @@ def test_directions_are_known_of_losses_of_accuracies_and_of_monitors():
     assert direction_of("metric/x", runs) is None
 
 
-def test_damaged_runs_are_one_line(tmp_path):
+def test_damaged_run_is_reported_in_one_line(tmp_path):
     path = write_run(tmp_path / "a", summary={})
     for text, told in (
         ("{", "damaged"),

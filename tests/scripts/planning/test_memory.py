@@ -1,4 +1,4 @@
-"""The bytes that live at once, counted by hand in small graphs."""
+"""Peak bytes of live tensors in small graphs, compared with counts by hand."""
 
 import pytest
 import tensorflow as tf
@@ -35,28 +35,28 @@ def branch(x):
 @pytest.mark.parametrize(
     ("function", "rows"),
     [
-        (lambda x: tf.exp(tf.exp(tf.exp(tf.exp(x)))), 2),  # what goes into an op, and what comes out
-        (backward, 6),  # four activations, the gradient of the output, and that of the last one from it
-        (aliased, 3),  # an alias keeps what it stands for
-        (lambda x: tf.exp(tf.reshape(tf.stop_gradient(tf.exp(x)), [10, 10])), 2),  # and takes nothing
+        (lambda x: tf.exp(tf.exp(tf.exp(tf.exp(x)))), 2),  # the input and the output of an op
+        (backward, 6),  # four activations, the gradient of the output, and the next one computed from it
+        (aliased, 3),  # an alias keeps its tensor alive
+        (lambda x: tf.exp(tf.reshape(tf.stop_gradient(tf.exp(x)), [10, 10])), 2),  # and takes no bytes
         (lambda x: tf.while_loop(lambda i, x: i < 50, lambda i, x: (i + 1, tf.exp(tf.sin(x))), [0, x])[1], 2),
-        (branch, 4),  # of two branches the larger counts
-        (lambda x: INNER(x) + tf.cos(x), 3),  # what lives around a call adds to what lives in it
-        (lambda x: (tf.exp(x), tf.sin(tf.sin(tf.sin(tf.sin(x))))), 3),  # what is returned lives to the end
+        (branch, 4),  # the larger of two branches counts
+        (lambda x: INNER(x) + tf.cos(x), 3),  # tensors alive during a call add to those inside it
+        (lambda x: (tf.exp(x), tf.sin(tf.sin(tf.sin(tf.sin(x))))), 3),  # outputs live to the end
     ],
 )
-def test_the_peak_is_that_counted_by_hand(function, rows):
+def test_peak_matches_count_by_hand(function, rows):
     found, _ = live_bytes(graph_of(function, VECTOR), open_size=1)
-    assert rows * ROW <= found <= rows * ROW + 64  # and some scalars
+    assert rows * ROW <= found <= rows * ROW + 64  # plus some scalars
 
 
-def test_variables_are_not_counted_and_what_xla_compiles_is():
+def test_variables_are_not_counted_but_xla_compiled_functions_are():
     variable = tf.Variable(tf.zeros([100]))
     assert live_bytes(graph_of(lambda x: tf.exp(x + variable), VECTOR), open_size=1)[0] == 2 * ROW
     assert live_bytes(graph_of(lambda x: COMPILED(x), VECTOR), open_size=1)[0] >= 2 * ROW
 
 
-def test_an_open_dimension_counts_as_the_batch_and_types_by_their_size():
+def test_bytes_depend_on_dtype_and_open_dimensions_take_the_given_size():
     graph = graph_of(lambda x: tf.cast(tf.exp(x), tf.float64), tf.TensorSpec([None, 5], tf.float32))
     assert live_bytes(graph, open_size=7) == (7 * 5 * 4 + 7 * 5 * 8, 0)
 
@@ -71,7 +71,7 @@ def test_tensors_of_unknown_size_are_left_out_and_counted():
     assert peak < 10 * ROW
 
 
-def test_a_differentiated_loop_takes_lists_that_were_made_after_it():
+def test_differentiated_loop_with_inputs_traced_after_it_is_counted():
     def step(x):
         found = tf.while_loop(lambda i, x: i < 50, lambda i, x: (i + 1, tf.exp(tf.sin(x))), [0, x])[1]
         return tf.gradients(found, [x])

@@ -1,4 +1,4 @@
-"""The plan of a step says what is written, by whom, and what comes after it; for any networks and objectives."""
+"""The plan of a step: what is written, by whom, and what follows, for any networks and objectives."""
 
 import inspect
 import re
@@ -44,7 +44,7 @@ class Clip(CountingHook):
         return {f"{self.name}/count": tf.convert_to_tensor(self.count)}
 
 
-def test_each_update_op_is_named_with_what_it_writes_and_who_added_it():
+def test_each_update_op_is_listed_with_its_variables_and_origin():
     loop = toy_loop([Clip(veto=True)], network=toy_network(dropout=0.5), xla=True)
     (objective,) = plan_of(loop).objectives
     assert objective == ObjectivePlan(
@@ -63,7 +63,7 @@ def test_each_update_op_is_named_with_what_it_writes_and_who_added_it():
     )
 
 
-def test_roles_tell_trained_frozen_written_and_untouched_variables_apart():
+def test_variables_have_the_role_trainable_frozen_or_state():
     class Freeze(StatelessHook):
         def transform_weights(self, weights, context):
             return {n: tf.stop_gradient(w) if n == "toy/hidden/kernel" else w for n, w in weights.items()}
@@ -84,7 +84,7 @@ def test_roles_tell_trained_frozen_written_and_untouched_variables_apart():
 
 
 class Follows(Judge):
-    """Begin with a copy, in every second step."""
+    """Begin every second step with a copy."""
 
     def begin(self, networks):
         def copy():
@@ -95,13 +95,13 @@ class Follows(Judge):
 
 
 @pytest.mark.full
-def test_each_objective_shows_its_copies_and_how_often_it_runs():
+def test_each_objective_lists_its_copies_and_how_often_it_runs():
     networks = [discriminator("source"), discriminator("messenger"), generator("made")]
     networks[2].fixed = True
     follows = Follows("follows", "messenger", ["made"])
     follows.updates = 2
     clips = [Clip(f"clip_{name}", name, veto=True) for name in ("source", "messenger")]
-    for clip in clips:  # the copies stand in a branch, since the objective before may hold the step back
+    for clip in clips:  # the copies are in a branch, since the previous objective may veto the step
         clip.projected, clip.project = set, lambda context: None
         clip.build(build_context(networks[0]))
     plan = plan_of(pairs_loop(networks, [Judge("judge", "source", ["made"]), follows], clips))
@@ -118,8 +118,8 @@ def test_each_objective_shows_its_copies_and_how_often_it_runs():
     assert "objective_1_begin --> objective_1_forward\n" in as_mermaid(plan)
 
 
-def test_no_name_breaks_a_drawing():
-    """Names mean something in one of the languages."""
+def test_special_characters_in_names_do_not_break_a_diagram():
+    """Use names with a special meaning in one of the diagram languages."""
     for name in ('one " alone', "\\n \\l", "{a} ]] )] /]", "<b>&amp;&#35;</b>", "`md`", "two\nlines", "a --> b %% c"):
         objective = ObjectivePlan(
             name, (name,), (name,), dict.fromkeys(STEP_STAGES, (name,)), (Change(name, name, (name,)),),
@@ -151,7 +151,7 @@ def test_every_method_of_a_hook_is_a_stage_or_a_declaration():
     assert len(STAGES) == len(set(STAGES))
 
 
-def test_the_stages_of_a_step_stand_in_the_order_of_tracing():
+def test_stages_of_a_step_are_in_the_order_of_tracing():
     called: list[str] = []
 
     def record(stage: str):
@@ -165,5 +165,5 @@ def test_the_stages_of_a_step_stand_in_the_order_of_tracing():
 
     hook = type("Recorder", (StatelessHook,), {stage: record(stage) for stage in STEP_STAGES})()
     toy_loop([hook]).run(0, 1)
-    second = STEP_STAGES.index("gradient_point") + 1  # a hook that has it gets a second forward pass
+    second = STEP_STAGES.index("gradient_point") + 1  # a hook with this stage gets a second forward pass
     assert called == [*STEP_STAGES[:second], "transform_weights", "around_forward", "add_losses", *STEP_STAGES[second:]]

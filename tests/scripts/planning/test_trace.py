@@ -1,4 +1,4 @@
-"""The plan of a run: what it says of the run, what will be reported, and what it holds in memory."""
+"""The plan of a run: its facts, the metrics that will be reported, and the memory it needs."""
 
 import json
 from typing import Any
@@ -29,7 +29,7 @@ def held(plan: Plan) -> dict[str, int]:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> tuple[Plan, Run, list[dict[str, Any]]]:
-    """Return the plan of a small run of center loss, what it was made of, and what the run then reported."""
+    """Return the plan of a small run with center loss, the planned run, and the lines that such a run reported."""
     directory = tmp_path_factory.mktemp("plan") / "run"
     overrides = ("+hooks=center_loss", "hooks.center_loss.warm_up_epochs=1")
     run_small("baseline", *overrides, run_dir=directory)
@@ -37,7 +37,7 @@ def run(tmp_path_factory) -> tuple[Plan, Run, list[dict[str, Any]]]:
     return *planned(*SMALL, *overrides), lines
 
 
-def test_the_metrics_are_those_that_the_run_then_reports(run):
+def test_planned_metrics_are_those_that_the_run_reports(run):
     plan, _, lines = run
     assert "minimal, counted from step 10 on" in plan.monitor
     assert plan.facts["steps"] == "20 of 128 examples: 2 epochs"
@@ -64,18 +64,18 @@ def test_memory_counts_data_variables_slots_state_and_gradients_exactly(run):
     assert plan.total_bytes == sum(size for name, size in found.items() if name != "an evaluation")
 
 
-def test_activations_grow_with_the_batch_and_hold_what_is_needed():
+def test_activation_bytes_grow_with_batch_size_and_stay_within_bounds():
     activations = {}
     for batch in (64, 512):
         plan, _ = planned("model.units=[64,64]", "trainer.compile=off", f"trainer.batch_size={batch}")
         activations[batch] = held(plan)["activations"]
-        # Inputs, and for each hidden layer its product, its normed form and its activation.
+        # At least the inputs, and two tensors of its width for each of the two hidden layers.
         least = batch * 4 * (64 + 2 * 2 * 64)
         assert least <= activations[batch] <= 6 * least
     assert 6 < activations[512] / activations[64] < 8.5
 
 
-def test_the_advice_of_hooks_stands_in_the_plan():
+def test_advice_of_hooks_is_in_the_plan():
     plan, _ = planned(*SMALL, "trainer.monitor_mode=max")
     ((hook, line),) = plan.advice
     assert hook == "advisor"

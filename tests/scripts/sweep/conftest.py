@@ -1,4 +1,4 @@
-"""Sweeps of jobs that take milliseconds, run in this process or in one of their own."""
+"""Sweeps of jobs that take milliseconds, run in this process or in a separate one."""
 
 import json
 from collections.abc import Callable
@@ -18,7 +18,7 @@ Run = Callable[..., tuple[int, list[str]]]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """A function that runs `-m recipe=bnn ...` in an empty directory; returns the exit code and the lines shown."""
+    """Return a function that runs `-m recipe=bnn ...` in an empty directory; it returns the exit code and the lines."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(module, "TRAIN", FAKE)
     monkeypatch.setattr(record, "usable_cores", lambda: 4)
@@ -34,5 +34,5 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 @pytest.fixture
 def recorded() -> Callable[[str], list[dict[str, Any]]]:
-    """A function that returns the jobs in the sweep.json of a directory."""
+    """Return a function that reads the jobs in the sweep.json of a directory."""
     return lambda directory: json.loads(Path(directory, "sweep.json").read_text())["jobs"]

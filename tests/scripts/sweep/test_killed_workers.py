@@ -1,4 +1,4 @@
-"""One study and several workers, killed at random: every trial is made once, and the best one can be made again."""
+"""One study and several workers, killed at random: every trial runs once, and the best one can be reproduced."""
 
 import json
 import os
@@ -24,13 +24,13 @@ RUN = ("recipe=baseline", "+hooks=trial_pruner", "model.units=[8]", "trainer.epo
 
 
 def workers(submitted: list[Any]) -> list[int]:
-    """The processes of submitit's jobs that run, which submitit's own watch over."""
+    """Return the processes of submitit's running jobs, each of which a process of submitit watches."""
     return [worker for job in submitted if job._process.poll() is None for worker in children(job._process.pid)]
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes in /proc")
 @pytest.mark.long
-def test_every_trial_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_trial_runs_once_when_workers_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     optuna = pytest.importorskip("optuna")
     pytest.importorskip("submitit")
     trials, at_once, kills, between = 40, 4, 12, (4, 24)
@@ -41,7 +41,7 @@ def test_every_trial_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     submitted = submit(parse([*RUN, *SPACE, "--trials", str(trials), *local, str(at_once)]))
     study = optuna.load_study(study_name="s", storage=open_storage(str(Path("s/study.journal").absolute())))
     seed = random.randrange(1000)
-    Path("seed.txt").write_text(str(seed))  # of the moments, where one shall come again
+    Path("seed.txt").write_text(str(seed))  # draws the times of the kills; kept to repeat them
     drawn, killed, due = random.Random(seed), 0, None
     deadline = time.monotonic() + 100 * trials
     while sum(trial.state.is_finished() for trial in study.trials) < trials:
@@ -50,7 +50,7 @@ def test_every_trial_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             due = time.monotonic() + drawn.uniform(*between)
         if killed < kills and due is not None and time.monotonic() > due and (running := workers(submitted)):
             worker = drawn.choice(running)
-            trials_of_it = children(worker) if drawn.random() < 0.5 else []  # else they find out by themselves
+            trials_of_it = children(worker) if drawn.random() < 0.5 else []  # otherwise they notice it themselves
             for pid in (worker, *trials_of_it):
                 os.kill(pid, signal.SIGKILL)
             killed, due = killed + 1, time.monotonic() + drawn.uniform(*between)
@@ -72,11 +72,11 @@ def test_every_trial_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert trial.value == (trial.intermediate_values[trial.last_step] if is_pruned else summary["best"]["value"])
         lines = Path("s", trial.user_attrs["run"], "metrics.jsonl").read_text().splitlines()
         steps = [each["step"] for each in map(json.loads, lines) if each["split"] == "validation"]
-        assert len(steps) == len(set(steps))  # each evaluation once, also after a kill
-        assert set(steps) <= set(trial.intermediate_values)  # one before a kill may have come further than the pruner
+        assert len(steps) == len(set(steps))  # each evaluation once, even after a kill
+        assert set(steps) <= set(trial.intermediate_values)  # before a kill it may have passed the step of its pruning
     best = study.best_trial
     overrides = [*RUN, *(f"{key}={value}" for key, value in best.params.items()), "trainer.threads=1", "run_dir=again"]
-    subprocess.run([sys.executable, str(TRAIN), *overrides], check=True)  # its own process: one thread, as the job had
+    subprocess.run([sys.executable, str(TRAIN), *overrides], check=True)  # a new process: one thread, as for the job
     again, first = read_summary(Path("again")), runs[best.user_attrs["run"]]
     assert again["best"] == first["best"]
     assert again["digest"] == first["digest"]

@@ -1,4 +1,4 @@
-"""The space of a search: what an override says, and how a value is written."""
+"""The space of a search: how overrides are parsed, and how values are written."""
 
 import sys
 from pathlib import Path
@@ -15,7 +15,7 @@ RATE = "optimizer.learning_rate=tag(log, interval(1e-4, 1e-1))"
 COMMAND = parse_command(["-m", "--trials", "3"])
 
 
-def test_the_space_is_what_lists_several_values() -> None:
+def test_space_consists_of_overrides_with_several_values() -> None:
     texts = ["recipe=bnn", RATE, "seed=range(1,8)", "model.units=choice([64],[128,1])", "x=a,b"]
     fixed, space = read_space(COMMAND, texts)
     assert fixed == ["recipe=bnn"]
@@ -35,14 +35,14 @@ def test_the_space_is_what_lists_several_values() -> None:
     }
 
 
-def test_numbers_are_short_and_inside() -> None:
+def test_numbers_are_rounded_but_stay_inside_the_interval() -> None:
     interval = FloatDistribution(0.00012345, 0.98765)
     texts = [as_text(value, interval) for value in (0.123456789, 0.00012345, 0.98765)]
-    assert texts == ["0.1235", "0.00012345", "0.98765"]  # the ends would be rounded to the outside
+    assert texts == ["0.1235", "0.00012345", "0.98765"]  # rounding would move the ends outside
     assert as_text(12345, IntDistribution(1, 20000)) == "12345"
 
 
-def test_what_is_no_space_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_space_and_missing_optuna_are_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     for text, message in (
         ("recipe=bnn", "--trials"),
         ("a=interval(2,1)", "not an interval"),

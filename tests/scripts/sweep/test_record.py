@@ -1,4 +1,4 @@
-"""sweep.json: whole at any moment, and written by several at a time."""
+"""sweep.json: complete at any moment, even with several writers."""
 
 import fcntl
 import os
@@ -19,7 +19,7 @@ def sweep(tmp_path: Path) -> Sweep:
     return written
 
 
-def test_a_record_that_cannot_be_replaced_stays_as_it_was(sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_record_that_cannot_be_replaced_stays_unchanged(sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*paths: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -31,7 +31,7 @@ def test_a_record_that_cannot_be_replaced_stays_as_it_was(sweep: Sweep, monkeypa
     assert (sweep.directory / "sweep.json").read_bytes() == before
 
 
-def test_one_at_a_time_changes_the_record(sweep: Sweep) -> None:
+def test_record_is_changed_by_one_writer_at_a_time(sweep: Sweep) -> None:
     with (sweep.directory / ".record").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         changed = SweepJob(2, ["seed=2"], "b", "failed", 1)
@@ -47,7 +47,7 @@ def test_one_at_a_time_changes_the_record(sweep: Sweep) -> None:
     assert [job.number for job in read_sweep(sweep.directory).jobs] == [1, 2, 3]
 
 
-def test_places_follow_from_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slots_depend_on_jobs_cores_and_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     for jobs, asked, cores, gpus, spread, count, threads in (
         (8, None, 4, (), False, 4, 1),
         (8, 3, 4, (), False, 3, 1),
@@ -67,13 +67,13 @@ def test_places_follow_from_the_machine(monkeypatch: pytest.MonkeyPatch) -> None
         assert grows == [bool(gpus) and asked == 4] * count
 
 
-def test_gpus_are_those_that_the_user_left_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_usable_gpus_are_those_in_cuda_visible_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     for named, gpus in (("", ()), ("-1", ()), ("0, GPU-x", ("0", "GPU-x"))):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
         assert usable_gpus() == gpus
 
 
-def test_gpus_are_listed_by_the_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_usable_gpus_are_listed_by_nvidia_smi(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     listing = tmp_path / "nvidia-smi"
     listing.write_text("#!/bin/sh\n[ $1 = -L ] && echo 'GPU 0: A (UUID: x)' && echo '  MIG 1g' && echo 'GPU 1: B'\n")

@@ -1,4 +1,4 @@
-"""A search: every process takes other trials of one study, and whoever comes next resumes what another left."""
+"""A search: each process takes different trials of one study, and the next one resumes what another left."""
 
 import json
 import os
@@ -40,9 +40,9 @@ def values(directory: str) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def searches(run: Run, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A function that returns a process's view of the search in `s`; all are gone at the end."""
+    """Return a function that opens the search in `s` as one process would; all let go of it at the end."""
     made = []
-    monkeypatch.setattr(module, "preflight_each", lambda command, jobs: [None])  # takes a tenth of a second each
+    monkeypatch.setattr(module, "preflight_each", lambda command, jobs: [None])  # takes 0.1 s per job
 
     def begin(*space: str, sweep: str = "s", trials: int = 4) -> Search:
         command = parse_command(["-m", *(space or SPACE), "--sweep", sweep, "--trials", str(trials)])
@@ -55,14 +55,14 @@ def searches(run: Run, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def leave(search: Search) -> None:
-    """Let go of the trials of a process, as its death does."""
+    """Release the trials of a process, as its death does."""
     for descriptor in search.claims.values():
         os.close(descriptor)
     search.claims.clear()
 
 
 def finish(search: Search, job: SweepJob, **summary: Any) -> None:
-    """Leave what a run leaves, and tell the study."""
+    """Write the files of a finished run, and report it to the study."""
     directory = search.sweep.directory / job.run
     directory.mkdir()
     (directory / "config.yaml").touch()
@@ -73,14 +73,14 @@ def finish(search: Search, job: SweepJob, **summary: Any) -> None:
 
 
 def make(search: Search, count: int) -> None:
-    """Make some trials, which are the better the lower their rate is."""
+    """Run some trials; the lower its learning rate, the better a trial is."""
     for _ in range(count):
         job = search.next_job()
         rate = float(job.overrides[4].partition("=")[2])
         finish(search, job, status="completed", best={"monitor": "metric/accuracy", "value": 1 - rate})
 
 
-def test_a_search_makes_its_trials_and_says_which_is_best(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_runs_its_trials_and_reports_the_best(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[dict[str, Any]] = []
     start = subprocess.Popen
     monkeypatch.setattr(subprocess, "Popen", lambda *given, **named: started.append(named) or start(*given, **named))
@@ -103,7 +103,7 @@ def test_a_search_makes_its_trials_and_says_which_is_best(run: Run, monkeypatch:
     assert f"seed={best.params['seed']}" in next(line for line in lines if line.startswith("Best accuracy"))
 
 
-def test_one_process_and_one_seed_give_the_same_trials_however_often_it_is_interrupted(searches: Any) -> None:
+def test_interrupted_search_gives_the_same_trials_as_an_uninterrupted_one(searches: Any) -> None:
     make(searches(sweep="whole", trials=14), 14)  # Optuna draws the first 10 at random
     whole = values("whole")
     assert len({each["optimizer.learning_rate"] for each in whole}) == 14
@@ -111,14 +111,14 @@ def test_one_process_and_one_seed_give_the_same_trials_however_often_it_is_inter
     for count in (0, 2, 9):
         make(search, count)
         search.next_job()
-        leave(search)  # its process is gone, before the run has written anything
+        leave(search)  # its process dies before the run has written anything
         search = searches(trials=14)
     make(search, 3)
     assert search.next_job() is None
     assert values("s") == whole
 
 
-def test_a_trial_is_taken_by_one_process_and_passes_to_another_when_that_is_gone(searches: Any) -> None:
+def test_trial_is_taken_by_one_process_and_by_another_after_its_death(searches: Any) -> None:
     first, second, third = searches(), searches(), searches()
     one, two = first.next_job(), second.next_job()
     assert [one.number, two.number] == [1, 2]
@@ -126,7 +126,7 @@ def test_a_trial_is_taken_by_one_process_and_passes_to_another_when_that_is_gone
     leave(first)
     again = third.next_job()
     assert (again.number, again.overrides, again.run) == (one.number, one.overrides, one.run)
-    leave(second)  # killed after the run had ended, and before the study was told
+    leave(second)  # killed after the run had ended, but before it was reported to the study
     finish(second, two, status="completed", best={"monitor": "metric/accuracy", "value": 0.25})
     assert [third.next_job().number for _ in range(2)] == [3, 4]
     assert third.next_job() is None
@@ -134,7 +134,7 @@ def test_a_trial_is_taken_by_one_process_and_passes_to_another_when_that_is_gone
     assert [trial.state.name for trial in trials_of("s")].count("RUNNING") == 3
 
 
-def test_the_study_knows_how_each_trial_ended(searches: Any) -> None:
+def test_study_records_how_each_trial_ended(searches: Any) -> None:
     search = searches()
     best = {"monitor": "metric/accuracy", "value": 0.5}
     for summary in (
@@ -148,7 +148,7 @@ def test_the_study_knows_how_each_trial_ended(searches: Any) -> None:
     assert "1 of 4 trials were pruned." in search.describe_end()
 
 
-def test_of_two_that_begin_at_once_the_first_makes_the_study(run: Run) -> None:
+def test_two_searches_begun_at_once_share_one_study(run: Run) -> None:
     command = parse_command(["-m", *SPACE, "--sweep", "s", "--trials", "4"])
     both = [open_sweep(command) for _ in range(2)]
     made = [begin_search(command, opened, lambda count: Slots(({},), count)) for opened in both]
@@ -158,7 +158,7 @@ def test_of_two_that_begin_at_once_the_first_makes_the_study(run: Run) -> None:
         leave(search)
 
 
-def test_it_takes_more_trials_resumes_interrupted_ones_and_leaves_failed_ones(run: Run) -> None:
+def test_rerun_adds_trials_resumes_interrupted_ones_and_skips_failed_ones(run: Run) -> None:
     given = ["recipe=bnn", "seed=13,18", RATE, "--sweep", "s", "--jobs", "1"]
     run(*given, "--trials", "4")
     states = [trial.state.name for trial in trials_of("s")]
@@ -170,9 +170,7 @@ def test_it_takes_more_trials_resumes_interrupted_ones_and_leaves_failed_ones(ru
     assert_refused("s holds another sweep", run, "recipe=bnn", "seed=13,1", "--sweep", "s")
 
 
-def test_values_that_do_not_go_together_fail_and_the_search_continues(
-    searches: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_incompatible_values_fail_and_the_search_continues(searches: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "preflight_each", preflight_each)
     search = searches("recipe=bnn", *BEST_BY, "trainer.steps=null,5", "trainer.epochs=3,null", trials=8)
     made = [job.number for job in iter(search.next_job, None)]
@@ -185,7 +183,7 @@ def test_values_that_do_not_go_together_fail_and_the_search_continues(
         assert "set. Expected" in Path(f"s/{trial.number + 1:02}.log").read_text()
 
 
-def test_the_study_can_be_in_a_database(run: Run) -> None:
+def test_study_can_be_stored_in_a_database(run: Run) -> None:
     url, one = "sqlite:///studies.db", ("--jobs", "1", "--sweep")
     assert run(*SPACE, "--trials", "1", "--storage", url, *one, "s")[0] == 0
     assert not Path("s/study.journal").exists()

@@ -1,4 +1,4 @@
-"""A sweep that is ended: in good order, at once, or by SIGKILL, and what is left of it each time."""
+"""A sweep that is ended gracefully, at once, or by SIGKILL, and what is left of it each time."""
 
 import json
 import os
@@ -34,7 +34,7 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYT
 
 @contextmanager
 def sweeping(directory: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A sweep in a process and a session of its own, once every job of seed 15 and 16 is waiting for a signal."""
+    """Run a sweep in a separate process; yield it once two jobs of seed 15 or 16 are waiting for a signal."""
     command = [sys.executable, "-c", SWEEP, str(ROOT), str(FAKE), *arguments, "--sweep", "s"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=directory, stdout=pipe, stderr=pipe, text=True, env=ENVIRONMENT) as process:
@@ -50,7 +50,7 @@ def sweeping(directory: Path, *arguments: str) -> Iterator[subprocess.Popen[str]
 
 
 def pids(directory: Path) -> list[int]:
-    """The processes of the jobs, as their logs name them."""
+    """Return the process ids of the jobs, from their logs."""
     return [
         int(found) for log in directory.glob("s/*.log") for found in re.findall(r"^pid (\d+)$", log.read_text(), re.M)
     ]
@@ -60,7 +60,7 @@ def statuses(directory: Path) -> list[str]:
     return [job["status"] for job in json.loads((directory / "s/sweep.json").read_text())["jobs"]]
 
 
-def test_a_signal_ends_the_running_jobs_in_good_order_and_starts_no_other(tmp_path: Path) -> None:
+def test_signal_ends_running_jobs_gracefully_and_starts_no_others(tmp_path: Path) -> None:
     with sweeping(tmp_path, "recipe=bnn", "seed=15", "trainer.batch_size=8,9,10", "--jobs", "2") as process:
         process.send_signal(signal.SIGHUP)
         out, error = process.communicate(timeout=60)
@@ -71,7 +71,7 @@ def test_a_signal_ends_the_running_jobs_in_good_order_and_starts_no_other(tmp_pa
     assert all(map(is_gone, pids(tmp_path)))
 
 
-def test_a_second_signal_ends_jobs_at_once_that_do_not_hear_the_first(tmp_path: Path) -> None:
+def test_second_signal_ends_jobs_that_ignore_the_first(tmp_path: Path) -> None:
     with sweeping(tmp_path, "recipe=bnn", "seed=16", "trainer.batch_size=8,9,10", "--jobs", "2") as process:
         process.send_signal(signal.SIGINT)
         wait_until(lambda: all("heard" in path.read_text() for path in tmp_path.glob("s/*.log")))
@@ -84,7 +84,7 @@ def test_a_second_signal_ends_jobs_at_once_that_do_not_hear_the_first(tmp_path: 
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
-def test_nothing_is_left_when_the_sweep_is_killed(tmp_path: Path) -> None:
+def test_no_process_is_left_when_the_sweep_is_killed(tmp_path: Path) -> None:
     with sweeping(tmp_path, "recipe=bnn", "seed=15,16", "--jobs", "2") as process:
         jobs = pids(tmp_path)
         (left,) = re.findall(r"^left (\d+)$", (tmp_path / "s/02.log").read_text(), re.MULTILINE)
@@ -95,4 +95,4 @@ def test_nothing_is_left_when_the_sweep_is_killed(tmp_path: Path) -> None:
         process.communicate(timeout=30)
         wait_until(lambda: all(map(is_gone, [*jobs, int(left)])), seconds=10)
     assert statuses(tmp_path) == ["running", "running"]
-    assert not list(tmp_path.glob("s/*/summary.json"))  # killed, not asked
+    assert not list(tmp_path.glob("s/*/summary.json"))  # killed, not asked to end

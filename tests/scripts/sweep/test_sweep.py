@@ -1,4 +1,4 @@
-"""A sweep from its command line: what runs, what is left out when it runs again, what it says."""
+"""A sweep from its command line: what runs, what is skipped on a rerun, what is printed."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def started(lines: list[str]) -> list[str]:
 
 
 @pytest.mark.full
-def test_every_job_runs_as_if_it_was_typed(run: Run, recorded: Recorded) -> None:
+def test_every_job_runs_as_if_typed_on_the_command_line(run: Run, recorded: Recorded) -> None:
     code, lines = run("recipe=bnn", "seed=1,2", "+hooks=ema", "--sweep", "all", "--config-name", "train")
     assert code == 0
     jobs = recorded("all")
@@ -45,13 +45,13 @@ def test_every_job_runs_as_if_it_was_typed(run: Run, recorded: Recorded) -> None
     assert log[:2] == [f"$ python fake_job.py {typed}", f"arguments {typed.split()}"]
     assert lines[1].startswith("2 to run, 2 at a time, 2 threads each")
     assert any(re.fullmatch(r"\[2/2\] completed   seed=2: accuracy 0.2000, \d+\.\d s", line) for line in lines)
-    assert run("recipe=bnn", "seed=1")[0] == run("recipe=bnn", "seed=1")[0] == 0  # by the time, where none is named
+    assert run("recipe=bnn", "seed=1")[0] == run("recipe=bnn", "seed=1")[0] == 0  # named by the time
     _, second = sorted(Path("runs/sweeps").iterdir())
     assert (second / "01" / "summary.json").exists()
 
 
 @pytest.mark.full
-def test_a_failing_job_is_shown_at_once_and_does_not_stop_the_rest(run: Run, recorded: Recorded) -> None:
+def test_failing_job_is_reported_at_once_and_does_not_stop_the_rest(run: Run, recorded: Recorded) -> None:
     code, lines = run("recipe=bnn", "seed=13,1,14,19", "--sweep", "s", "--jobs", "1")
     assert code == 137
     assert statuses(recorded("s")) == ["failed", "completed", "failed", "failed"]
@@ -64,16 +64,14 @@ def test_a_failing_job_is_shown_at_once_and_does_not_stop_the_rest(run: Run, rec
 
 
 @pytest.mark.full
-def test_running_again_makes_only_what_is_missing(
-    run: Run, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rerun_runs_only_missing_jobs(run: Run, recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("recipe=bnn", "seed=1,17,18", "--sweep", "s")[0] == 2
     assert statuses(recorded("s")) == ["completed", "failed", "interrupted"]
     before = Path("s/01.log").read_bytes()
     monkeypatch.setenv("FIXED", "1")
     code, lines = run("--sweep", "s", "--jobs", "1")
     assert code == 0
-    assert lines[2].startswith("2 to run, 1 at a time, 1 thread each")  # as before: bits hang on it
+    assert lines[2].startswith("2 to run, 1 at a time, 1 thread each")  # as before: the bits of results depend on it
     assert "[2/3] started     seed=17" in lines
     assert "[3/3] resumed     seed=18" in lines
     assert Path("s/01.log").read_bytes() == before
@@ -84,11 +82,11 @@ def test_running_again_makes_only_what_is_missing(
 
 
 @pytest.mark.full
-def test_a_killed_run_resumes_and_a_deleted_one_begins_anew(run: Run, recorded: Recorded) -> None:
+def test_killed_run_resumes_and_deleted_run_starts_over(run: Run, recorded: Recorded) -> None:
     given = ["recipe=bnn", "seed=19,2", "plugins=[tests]", "--sweep", "s"]
     assert run(*given)[0] == 137
     content = json.loads(Path("s/sweep.json").read_text())
-    content["jobs"][0] |= {"status": "running", "seconds": 1000}  # as a sweep that was killed leaves it
+    content["jobs"][0] |= {"status": "running", "seconds": 1000}  # as a killed sweep leaves it
     Path("s/sweep.json").write_text(json.dumps(content))
     for path in Path("s/02_seed-2").iterdir():
         path.unlink()
@@ -97,11 +95,11 @@ def test_a_killed_run_resumes_and_a_deleted_one_begins_anew(run: Run, recorded: 
     assert started(lines) == ["seed=19", "seed=2"]
     assert "arguments ['resume=s/01_seed-19', 'plugins=[tests]']" in Path("s/01.log").read_text()
     assert recorded("s")[0]["seconds"] > 1000
-    assert recorded("s")[1]["run"] == "02_seed-2"  # nothing is there any more
+    assert recorded("s")[1]["run"] == "02_seed-2"  # its deleted directory is used again
 
 
 @pytest.mark.full
-def test_more_jobs_extend_a_sweep_and_other_jobs_do_not(run: Run, recorded: Recorded) -> None:
+def test_more_jobs_extend_a_sweep_and_other_jobs_are_refused(run: Run, recorded: Recorded) -> None:
     run("recipe=bnn", "seed=1,2", "--sweep", "s")
     code, lines = run("seed=2,3,1", "recipe=bnn", "--sweep", "s")
     assert code == 0
@@ -133,7 +131,7 @@ def test_mistakes_are_found_before_anything_is_written(run: Run) -> None:
         assert sorted(Path().rglob("*")) == before
 
 
-def test_the_record_of_a_stranger_executes_and_writes_nothing_elsewhere(run: Run) -> None:
+def test_record_with_plugins_config_dir_or_outside_runs_is_refused(run: Run) -> None:
     run("recipe=bnn", "seed=17", "--sweep", "s")
     path = Path("s/sweep.json")
     content = path.read_text()
@@ -153,7 +151,7 @@ def test_the_record_of_a_stranger_executes_and_writes_nothing_elsewhere(run: Run
 
 
 @pytest.mark.full
-def test_one_process_at_a_time_runs_a_sweep(run: Run) -> None:
+def test_sweep_is_run_by_one_process_at_a_time(run: Run) -> None:
     run("recipe=bnn", "seed=1", "--sweep", "s")
     with locked(Path("s")), pytest.raises(UserError, match=f"s is in use: the process {os.getpid()}"):
         run("--sweep", "s")
@@ -167,11 +165,11 @@ def test_jobs_share_the_cores_and_each_gets_a_gpu(run: Run, monkeypatch: pytest.
     logs = {path.name: path.read_text() for path in Path("s").glob("*.log")}
     assert "$ CUDA_VISIBLE_DEVICES=3 python fake_job.py recipe=bnn seed=1" in logs["01.log"]
     assert {re.search("gpus (.*)", log)[1] for log in logs.values()} == {"3", "GPU-b"}  # type: ignore[index]
-    assert not any("trainer.threads=2" in log for log in logs.values())  # the user has said it
+    assert not any("trainer.threads=2" in log for log in logs.values())  # the user sets it
 
 
 @pytest.mark.parametrize(("status", "resumes"), [("unsaved", True), ("interrupted", True), ("failed", False)])
-def test_a_run_that_can_be_resumed_is_not_started_again(status: str, resumes: bool, tmp_path: Path) -> None:
+def test_unsaved_or_interrupted_run_is_resumed_but_failed_is_not(status: str, resumes: bool, tmp_path: Path) -> None:
     run = tmp_path / "0"
     run.mkdir()
     (run / "config.yaml").write_text("seed: 0\n")
@@ -181,8 +179,8 @@ def test_a_run_that_can_be_resumed_is_not_started_again(status: str, resumes: bo
     assert arguments[0].startswith("resume=") == resumes
 
 
-def test_a_number_of_threads_that_stands_anywhere_is_kept() -> None:
+def test_threads_set_by_recipe_or_user_are_kept() -> None:
     sweep = Sweep(Path(), threads=2)
     assert added_threads(sweep, Job({"trainer": {"threads": None}}, "a", ["recipe=a"])) == 2
-    assert added_threads(sweep, Job({"trainer": {"threads": 3}}, "a", ["recipe=a"])) is None  # the recipe says it
+    assert added_threads(sweep, Job({"trainer": {"threads": 3}}, "a", ["recipe=a"])) is None  # the recipe sets it
     assert added_threads(sweep, Job({"trainer": {"threads": None}}, "a", ["trainer.threads=null"])) is None

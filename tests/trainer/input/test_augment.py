@@ -1,4 +1,4 @@
-"""Augmentation: its order, its seeds, what it does to further entries, and what it refuses."""
+"""Augmentation: order, seeds, the effect on further entries of a batch, and refusals."""
 
 import numpy as np
 import pytest
@@ -43,17 +43,17 @@ def applied(*augments, batch=None, step=0):
     return Augmentation(augments, classes=5)(batch, example_seeds(0, tf.constant(step, tf.int64), rows))
 
 
-def test_augmentations_have_an_order_and_two_of_one_kind_draw_apart():
+def test_augmentations_are_sorted_and_draw_independently():
     given = [Push("b", 20), Push("a", 20), Push("z", 10), Push("c", 90)]
     assert [each.name for each in Augmentation(given, classes=5).augments] == ["z", "a", "b", "c"]
     first, second = (applied(Push(name))["inputs"].numpy() for name in ("first", "second"))
     assert not np.isclose(first, second).any()
     np.testing.assert_allclose(applied(Push("first"), Push("second"))["inputs"], first + second, rtol=1e-6)
     now, then = (applied(Push(), step=step)["inputs"].numpy()[:, 0, 0, 0] for step in (0, 1))
-    assert len({*now, *then}) == 8  # steps and examples draw apart, too
+    assert len({*now, *then}) == 8  # steps and examples also draw independently
 
 
-def test_further_images_are_changed_by_draws_of_their_own():
+def test_further_images_are_augmented_with_separate_draws():
     batch = images(target_domain=tf.zeros([4, 3, 3, 1]), label=tf.range(4), mask=tf.zeros([4, 3, 3]))
     changed = applied(Push(), batch=batch)
     moved = changed["target_domain"].numpy()
@@ -63,19 +63,19 @@ def test_further_images_are_changed_by_draws_of_their_own():
         np.testing.assert_array_equal(changed[name], batch[name])
 
 
-def test_mixed_examples_have_shares_in_place_of_targets():
+def test_mixed_examples_have_soft_targets_instead_of_targets():
     changed = applied(Swap())
     assert "targets" not in changed
     np.testing.assert_array_equal(changed[SOFT_TARGETS], np.eye(5, dtype=np.float32)[[1, 2, 3, 0]])
     second = Swap()
-    second.name = "again"  # mixes the mixed
+    second.name = "again"  # mixes examples that are already mixed
     np.testing.assert_array_equal(applied(Swap(), second)[SOFT_TARGETS].numpy().argmax(1), [2, 3, 0, 1])
     with pytest.raises(UserError, match="hooks.center_loss needs one class for each example, but .* augment.mixup"):
         hard_labels(changed, "hooks.center_loss")
     np.testing.assert_array_equal(hard_labels(images(), "x"), [0, 1, 2, 3])
 
 
-def test_entries_that_would_not_fit_any_more_are_refused():
+def test_entries_that_would_no_longer_fit_are_refused():
     for augment, entries, left in (
         (Push(moves=True), {"mask": tf.zeros([4, 3, 3])}, "mask"),
         (Push(moves=True, follows=("map",)), {"map": tf.zeros([4, 3, 3]), "box": tf.zeros([4, 4])}, "box"),

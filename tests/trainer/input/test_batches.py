@@ -1,4 +1,4 @@
-"""Batches are pure functions of the step: one order in every placement, and exact coverage."""
+"""Batches are pure functions of the step: the same order in every placement, and exact coverage."""
 
 import numpy as np
 import pytest
@@ -19,19 +19,19 @@ def scaled(batch):
 
 
 def make_split(size, spare=3, name="train"):
-    """Return a split of the odd rows of a larger source, so that a row is never its own position."""
+    """Return a split of the odd rows of a larger source, so that no row number equals its position."""
     rows = 2 * size + spare
     pixels = np.random.default_rng(0).integers(0, 256, (rows, 4, 4, 1), np.uint8)
     source = ArraySource({"inputs": pixels, "targets": np.arange(rows, dtype=np.int64) % 10}, scaled)
     return Split(name, source, 2 * np.arange(size, dtype=np.int64) + 1)
 
 
-SHARES = np.array([0.0, 0.4, 0.0, 0.3, 0.0, 0.1, 0.0, 0.1, 0.0, 0.1])  # the splits of this file hold odd classes
+SHARES = np.array([0.0, 0.4, 0.0, 0.3, 0.0, 0.1, 0.0, 0.1, 0.0, 0.1])  # the splits in this file have only odd classes
 ORDERS = [{}, {"class_shares": SHARES}, {"classes_per_batch": 4}]
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_every_way_to_draw_and_every_number_of_replicas_give_the_same_bits(order):
+def test_batches_are_bit_identical_in_every_mode_and_replica_count(order):
     made = [
         TrainingBatches(
             make_split(201),
@@ -43,10 +43,10 @@ def test_every_way_to_draw_and_every_number_of_replicas_give_the_same_bits(order
         )
         for placement in ("device", "host")
     ]
-    eager = eager_batches(made[0], 3, 9)  # crosses two epoch borders
+    eager = eager_batches(made[0], 3, 9)  # crosses two epoch boundaries
     assert_same_bits(eager, traced_batches(made[0], 3, 9))
     parallel = tf.data.Dataset.range(3, 9).map(made[0].batch, num_parallel_calls=8, deterministic=True)
-    iterator = iter(made[1].queued(3))  # a resumed run begins at any step
+    iterator = iter(made[1].queued(3))  # a resumed run may begin at any step
     for found in (list(parallel), [next(iterator) for _ in range(3, 9)]):
         assert_same_bits(eager, {key: np.stack([batch[key] for batch in found]) for key in found[0]})
     traced = tf.function(lambda step, replica: made[0].batch(step, replica=replica, replicas=4), autograph=False)
@@ -60,7 +60,7 @@ def test_every_way_to_draw_and_every_number_of_replicas_give_the_same_bits(order
 @given(
     size=st.integers(4, 60), share=st.floats(0.1, 1), replicas=st.sampled_from([1, 1, 2, 4]), seed=st.integers(0, 2**32)
 )
-def test_on_any_number_of_replicas_each_example_comes_once_an_epoch(size, share, replicas, seed):
+def test_each_example_occurs_once_per_epoch_on_any_number_of_replicas(size, share, replicas, seed):
     batch_size = max(1, int(share * size) // replicas) * replicas
     split = make_split(size)
     batches = TrainingBatches(split, batch_size=batch_size, seed=seed)
@@ -84,7 +84,7 @@ class AddDraw(Augment):
         return {**batch, "inputs": batch["inputs"] + uniform(seeds, "add", [1, 1, 1])}
 
 
-def test_no_op_of_a_batch_is_stateful_and_no_data_is_in_the_graph():
+def test_batch_graph_has_no_stateful_ops_and_no_data():
     split = make_split(30_000)
     for batches in (TrainingBatches(split, batch_size=8, seed=0), EvaluationBatches(split, batch_size=8)):
         traced = tf.function(batches.batch, autograph=False).get_concrete_function(tf.TensorSpec([], tf.int64))
@@ -106,7 +106,7 @@ def test_evaluation_counts_each_example_once(size, batch_size):
     assert np.isin(found["index"], split.indices).all()
 
 
-def test_batches_that_cannot_be_made_are_refused():
+def test_invalid_batch_options_are_refused():
     split = make_split(10)
     for options, message in (
         ({"batch_size": 0}, "batch_size=0"),
@@ -118,7 +118,7 @@ def test_batches_that_cannot_be_made_are_refused():
     assert_refused("batch_size=0", EvaluationBatches, split, batch_size=0)
 
 
-def test_a_traced_function_follows_the_queue_wherever_it_is_put():
+def test_traced_function_follows_the_queue_after_seek():
     batches = TrainingBatches(make_split(50), batch_size=8, seed=0, placement="host")
     queue = BatchQueue(batches)
     take = tf.function(lambda: queue(tf.constant(0, tf.int64))["index"], autograph=False).get_concrete_function()

@@ -1,4 +1,4 @@
-"""Sources give rows as they are, splits are disjoint, and examples are checked once."""
+"""Sources gather transformed rows, splits are disjoint, and invalid examples are refused."""
 
 import itertools
 
@@ -20,7 +20,7 @@ def make_source(size=300):
     return ArraySource({"inputs": pixels, "targets": np.arange(size, dtype=np.int64)}, halved), pixels
 
 
-def test_gather_returns_transformed_rows_and_holds_bytes():
+def test_source_gathers_transformed_rows_and_reports_its_raw_size():
     source, pixels = make_source()
     assert (source.size, source.bytes) == (300, pixels.nbytes + 300 * 8)
     rows = np.array([7, 0, 299, 7], np.int64)
@@ -30,11 +30,11 @@ def test_gather_returns_transformed_rows_and_holds_bytes():
     np.testing.assert_array_equal(batch["inputs"], pixels[rows] / 2.0)
     np.testing.assert_array_equal(batch["targets"], rows)
     made = []
-    tf.function(lambda: made.append(make_source()[0]) or tf.constant(0))()  # outlives the trace
+    tf.function(lambda: made.append(make_source()[0]) or tf.constant(0))()  # the source outlives the trace
     np.testing.assert_array_equal(made[0].gather(tf.constant([5], tf.int64))["targets"], [5])
 
 
-def test_arrays_that_make_no_examples_are_refused():
+def test_mismatched_arrays_and_invalid_targets_are_refused():
     for arrays, found in (
         ({"inputs": np.zeros((3, 1)), "targets": np.zeros(2)}, "inputs: 3, targets: 2"),
         ({"inputs": np.zeros((3, 1))}, "targets: none"),
@@ -54,7 +54,7 @@ def message_of(inputs, targets):
     return found
 
 
-def test_bad_examples_are_named_with_their_row():
+def test_invalid_examples_are_reported_with_their_row():
     inputs, targets = (np.zeros((6, *SHAPE), np.float32), np.arange(6, dtype=np.int64) % 3)
     for value in (3, -1):
         wrong = targets.copy()
@@ -74,7 +74,7 @@ def test_bad_examples_are_named_with_their_row():
     assert "no examples" in message_of(inputs[:0], targets[:0])
 
 
-def test_pixels_keep_their_values_in_any_dtype_and_others_are_refused():
+def test_pixels_of_any_dtype_become_uint8_and_other_values_are_refused():
     values = np.array([[0, 1, 2], [254, 255, 17]])
     for dtype in (np.uint8, np.int64, np.float16):
         found = as_pixels(values.astype(dtype), "tiny.npz")
@@ -101,7 +101,7 @@ def make_data(targets=(0, 1, 2), *, rows=((0,), (1,), (2,)), **options):
     return Data("tiny", **splits, input_shape=(1,), classes=3, **options)
 
 
-def test_rows_of_a_split_that_are_none_are_refused():
+def test_invalid_split_rows_are_refused():
     for indices, message in (
         (np.array([], np.int64), "empty"),
         (np.array([0, 1], np.int32), "int32"),
@@ -117,7 +117,7 @@ def test_splits_that_share_examples_are_refused():
         rows[second].append(rows[first][0])
         names = [("train", "validation", "test")[place] for place in (first, second)]
         assert_refused(f"'{names[0]}' and '{names[1]}' of data 'tiny' share 1 examples", make_data, [0] * 6, rows=rows)
-    one, other = source_of([0] * 6), source_of([0] * 6)  # the same rows of two sources are not overlap
+    one, other = source_of([0] * 6), source_of([0] * 6)  # the same rows of two sources do not overlap
     splits = [Split(name, one, np.array([row])) for row, name in enumerate(("train", "validation"))]
     assert Data("tiny", *splits, Split("test", other, np.array([0])), input_shape=(1,), classes=2).test.size == 1
 

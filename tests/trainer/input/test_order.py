@@ -1,4 +1,4 @@
-"""Orders of examples, also by class: permutations that differ by epoch and seed; draws follow from seeds."""
+"""Example orders, also by class: permutations that differ by epoch and seed; draws depend only on seeds."""
 
 import hashlib
 import itertools
@@ -40,17 +40,17 @@ def correlation(first, second):
 @example(size=2, epoch=5, seed=1)
 @example(size=3, epoch=5, seed=1)
 @example(size=65_536, epoch=1, seed=3)
-@example(size=65_537, epoch=1, seed=3)  # the op by itself repeats an index here, and at 2^18 + 1
+@example(size=65_537, epoch=1, seed=3)  # the bare op repeats an index here and at 2^18 + 1
 @example(size=131_073, epoch=1, seed=3)
 @example(size=262_145, epoch=1, seed=3)
-def test_each_epoch_holds_each_index_once(size, epoch, seed):
+def test_each_epoch_contains_each_index_once(size, epoch, seed):
     found = order(np.arange(epoch * size, (epoch + 1) * size), size, seed)
     np.testing.assert_array_equal(np.sort(found), np.arange(size))
 
 
 @pytest.mark.parametrize("size", [1257, 54_000])
 def test_consecutive_epochs_are_uncorrelated(size):
-    # The op by itself, keyed with (seed, epoch) at its default number of rounds, gives 0.7 for 54,000.
+    # The bare op, keyed by (seed, epoch) with its default number of rounds, gives a correlation of 0.7 for 54,000.
     epochs = order(np.arange(6 * size), size, seed=3).reshape(6, size)
     limit = 5 / np.sqrt(size)
     for first, second in itertools.pairwise(epochs):
@@ -58,11 +58,11 @@ def test_consecutive_epochs_are_uncorrelated(size):
     for distance in (1, 2, 64):  # neighbours
         assert abs(correlation(epochs[0][:-distance], epochs[0][distance:])) < limit
     np.testing.assert_array_equal(order(np.arange(300, 100, -1), size, seed=3), epochs.reshape(-1)[300:100:-1])
-    for place, seed in ((1, 4), (0, 259), (0, 3 + 2**32), (0, -3)):  # seed and epoch do not trade places
+    for place, seed in ((1, 4), (0, 259), (0, 3 + 2**32), (0, -3)):  # seed and epoch are not interchangeable
         assert abs(correlation(epochs[place], order(np.arange(size), size, seed))) < limit
 
 
-def test_the_order_never_changes_between_versions():
+def test_epoch_order_is_stable_across_versions():
     assert order(np.arange(12), 6, seed=1).tolist() == [2, 4, 3, 5, 1, 0, 4, 5, 1, 2, 0, 3]
 
 
@@ -73,7 +73,7 @@ def seeds_of(count=COUNT, seed=0, step=0):
     return example_seeds(seed, tf.constant(step, tf.int64), tf.range(count, dtype=tf.int64))
 
 
-def test_words_are_those_of_splitmix64():
+def test_words_match_splitmix64():
     state = tf.constant([[0, 0]], tf.int32)
     salt_word = int.from_bytes(hashlib.blake2b(b"x", digest_size=8).digest(), "little")
     start = tf.bitcast(tf.constant([salt_word], tf.uint64), tf.int32)
@@ -81,7 +81,7 @@ def test_words_are_those_of_splitmix64():
     assert [hex(word) for word in words] == ["0xe220a8397b1dcdaf", "0x6e789e6aa1b965f4", "0x6c45d188009454f"]
 
 
-def test_a_seed_belongs_to_one_run_step_and_position():
+def test_example_seeds_are_unique_per_run_step_and_position():
     everything = [seeds_of(50, seed, step) for seed in (0, 1, -1, 2**40) for step in (0, 1, 2**33)]
     rows = np.concatenate(everything)
     assert rows.shape == (600, 2)
@@ -97,18 +97,18 @@ def test_uniform_numbers_fill_their_range_evenly():
     assert found.min() >= -2.0
     assert found.max() < 3.0
     counts = np.histogram(found, 50, (-2.0, 3.0))[0]
-    assert ((counts - COUNT / 50) ** 2 / (COUNT / 50)).sum() < 90  # chi-squared of 49: 99.97 %
+    assert ((counts - COUNT / 50) ** 2 / (COUNT / 50)).sum() < 90  # chi-squared with 49 degrees of freedom: 99.97 %
     found = uniform(seeds_of(2_000), "a", [3, 4]).numpy()
     assert found.shape == (2_000, 3, 4)
-    flat = found.reshape(2_000, 12)  # every number of an example is a draw of its own
+    flat = found.reshape(2_000, 12)  # every number of an example is drawn independently
     assert np.abs(np.corrcoef(flat.T) - np.eye(12)).max() < 0.1
-    np.testing.assert_array_equal(uniform(seeds_of(100)[40:60], "a", [3, 4]), found[40:60])  # wherever it stands
+    np.testing.assert_array_equal(uniform(seeds_of(100)[40:60], "a", [3, 4]), found[40:60])  # at any position
     for probability in (0.0, 0.1, 1.0):
         share = chance(seeds_of(), "a", probability).numpy().mean()
         assert abs(share - probability) <= 4 * np.sqrt(probability * (1 - probability) / COUNT)
 
 
-def test_salts_steps_seeds_and_positions_are_independent():
+def test_draws_are_independent_across_salts_steps_seeds_and_positions():
     base = uniform(seeds_of(), "a").numpy()
     others = {
         "salt": uniform(seeds_of(), "b"),
@@ -122,7 +122,7 @@ def test_salts_steps_seeds_and_positions_are_independent():
         assert np.mean(np.asarray(other) == base) < 1e-3, name
 
 
-def test_normal_numbers_have_the_moments_and_tails():
+def test_normal_numbers_have_the_expected_moments_and_tails():
     found = normal(seeds_of(20_000), "a", [5, 2]).numpy()
     assert found.shape == (20_000, 5, 2)
     assert found.dtype == np.float32
@@ -178,7 +178,7 @@ def sampled_drawn(order, start, stop):
     seed=st.integers(0, 2**40),
     step=st.integers(0, 2**40),
 )
-def test_every_step_holds_p_classes_with_k_examples_that_differ(counts, classes, each, seed, step):
+def test_balanced_batch_has_p_classes_with_k_examples_each(counts, classes, each, seed, step):
     classes = min(classes, len(counts))
     labels = labels_of(*counts)
     order = BalancedOrder(labels, classes_per_batch=classes, batch_size=classes * each, seed=seed)
@@ -193,7 +193,7 @@ def test_every_step_holds_p_classes_with_k_examples_that_differ(counts, classes,
         assert times.max() - times.min() <= 1
 
 
-def test_a_round_holds_each_class_once_and_some_each_example_once():
+def test_each_round_has_each_class_once_and_all_rounds_each_example_once():
     labels = labels_of(12, 12, 12, 12, 12, 12)
     batches = drawn(BalancedOrder(labels, classes_per_batch=3, batch_size=12, seed=1), 6)  # 2 steps a round, 3 rounds
     rounds = labels[batches].reshape(3, 6, 4)[:, :, 0]
@@ -201,14 +201,14 @@ def test_a_round_holds_each_class_once_and_some_each_example_once():
     np.testing.assert_array_equal(np.sort(batches.reshape(-1)), np.arange(72))
 
 
-def test_the_orders_never_change_between_versions():
+def test_balanced_and_sampled_orders_are_stable_across_versions():
     order = BalancedOrder(np.array([0, 1, 2, 0, 1, 2, 0, 1]), classes_per_batch=2, batch_size=4, seed=1)
     assert drawn(order, 4).tolist() == [[6, 0, 7, 4], [6, 3, 5, 2], [3, 0, 7, 4], [7, 1, 6, 0]]
     sampled = SampledOrder(np.array([0, 1, 1, 1, 0, 1]), shares=np.array([0.5, 0.5]), seed=1)
     assert sampled_drawn(sampled, 0, 12).tolist() == [4, 1, 2, 3, 0, 4, 1, 5, 4, 0, 0, 5]
 
 
-def test_labels_may_have_gaps_and_a_class_without_examples_does_not_count():
+def test_labels_may_have_gaps_and_empty_classes_are_not_counted():
     labels = np.array([7, 7, 3, 3, 3], np.int64)
     batch = drawn(BalancedOrder(labels, classes_per_batch=2, batch_size=4, seed=0), 5)
     assert set(labels[batch].reshape(-1)) == {3, 7}
@@ -220,7 +220,7 @@ LABELS = np.repeat([0, 1, 3], [6, 3, 1])
 NAMES = ("cat", "dog", "eel", "fox")
 
 
-def test_balanced_weights_give_each_class_the_same_sum_and_a_mean_of_one():
+def test_balanced_class_weights_have_equal_sums_and_mean_one():
     weights = class_weights("balanced", LABELS, 4)
     assert weights.dtype == np.float32
     sums = np.bincount(LABELS, weights[LABELS], minlength=4)
@@ -230,13 +230,13 @@ def test_balanced_weights_give_each_class_the_same_sum_and_a_mean_of_one():
         assert class_weights(setting, LABELS, 4, NAMES).tolist() == [1.0, 2.5, 1.0, 0.0]
 
 
-def test_classes_without_a_share_divide_the_rest_by_their_sizes():
+def test_unspecified_classes_split_the_remaining_share_by_size():
     np.testing.assert_allclose(class_shares("balanced", LABELS, 4), [1 / 3, 1 / 3, 0, 1 / 3])
     np.testing.assert_allclose(class_shares({3: 0.4}, LABELS, 4), [0.4, 0.2, 0.0, 0.4])
     np.testing.assert_allclose(class_shares({"cat": 0.5, 1: 0.3, "fox": 0.2}, LABELS, 4, NAMES), [0.5, 0.3, 0.0, 0.2])
 
 
-def test_what_cannot_be_is_refused():
+def test_invalid_class_weights_and_shares_are_refused():
     for function, setting, names, match in (
         (class_weights, {"dgo": 1.0}, NAMES, "'dog'"),
         (class_weights, {"dog": 1.0, 1: 2.0}, NAMES, "class 1 twice"),
@@ -255,7 +255,7 @@ def test_what_cannot_be_is_refused():
     seed=st.integers(0, 2**40),
     epoch=st.integers(0, 2**31),
 )
-def test_every_epoch_holds_classes_in_their_shares_and_examples_evenly(counts, weights, seed, epoch):
+def test_each_epoch_matches_class_shares_and_uses_examples_evenly(counts, weights, seed, epoch):
     labels, size = labels_of(*counts), sum(counts)
     shares = np.array(weights[: len(counts)]) * (np.array(counts) > 0)
     shares = shares / shares.sum()
@@ -270,9 +270,9 @@ def test_every_epoch_holds_classes_in_their_shares_and_examples_evenly(counts, w
     assert (np.abs(times - shares * size) < 1).all()
     for label in np.flatnonzero(counts):
         examples = np.bincount(found, minlength=size)[labels == label]
-        assert examples.max() - examples.min() <= 2  # the epoch may begin and end amid a round of the class
+        assert examples.max() - examples.min() <= 2  # the epoch may begin and end within a round of the class
 
 
-def test_shares_that_no_example_can_have_are_refused():
+def test_class_share_smaller_than_one_example_is_refused():
     with pytest.raises(UserError, match=r"class 1 a share of 0\.01, .*at least 0\.05"):
         SampledOrder(labels_of(10, 10), shares=np.array([0.99, 0.01]), seed=0)

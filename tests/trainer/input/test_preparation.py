@@ -13,7 +13,7 @@ def raw(*shape):
     return np.random.default_rng(0).integers(0, 256, shape, np.uint8)
 
 
-def test_axes_of_channels_are_added_moved_or_kept():
+def test_channel_axis_is_added_moved_or_kept():
     images = raw(2, 4, 5, 1)
     assert np.array_equal(PIXELS.of_arrays(images), PIXELS.of_arrays(images[..., 0]))
     first = Preparation((4, 5, 3), axes="first")
@@ -23,7 +23,7 @@ def test_axes_of_channels_are_added_moved_or_kept():
     assert np.array_equal(Preparation((7,)).of_arrays(raw(2, 7)), raw(2, 7).astype(np.float32))
 
 
-def test_image_files_are_brought_to_the_peak_of_the_data():
+def test_image_files_are_rescaled_to_the_peak_of_the_data():
     digits = Preparation((2, 2, 1), 2 / 16, -1.0, peak=16, axes="new")
     pixels = np.array([0, 255, 51, 102], np.uint8).reshape(1, 2, 2, 1)
     made = digits.of_images(pixels)
@@ -32,7 +32,7 @@ def test_image_files_are_brought_to_the_peak_of_the_data():
     assert digits.of_arrays(np.array([0, 16, 8, 4]).reshape(1, 2, 2)).ravel().tolist() == [-1.0, 1.0, 0.0, -0.5]
 
 
-def test_what_cannot_be_prepared_is_refused():
+def test_invalid_raw_examples_are_refused():
     for values, message in (
         (raw(2, 5, 4), r"examples of shape \[5, 4\]. Expected \[4, 5\] or \[4, 5, 1\] for each"),
         (np.full((1, 4, 5), 300), "values from 300 to 300. Expected pixels from 0 to 255"),

@@ -1,4 +1,4 @@
-"""Every way to split: disjoint, complete, stratified, reproducible, and whole groups and hashes where asked for."""
+"""Every way to split: disjoint, complete, stratified, reproducible, and by groups or hashes if requested."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def test_parts_are_disjoint_and_complete(size, validation, test, seed, classes):
 
 
 @given(size=st.integers(100, 1000), seed=st.integers(0, 2**32), skew=st.floats(0.1, 5))
-def test_parts_hold_each_class_in_proportion(size, seed, skew):
+def test_parts_are_stratified_by_class(size, seed, skew):
     share = np.arange(1, 8) ** skew
     labels = np.random.default_rng(seed).choice(7, size, p=share / share.sum())
     parts = split_indices(size, FRACTIONS, seed, labels)
@@ -41,13 +41,13 @@ def test_parts_hold_each_class_in_proportion(size, seed, skew):
     assert np.isin(np.arange(95, 100), split_indices(100, FRACTIONS, seed, labels)["train"]).all()
 
 
-def test_a_seed_gives_one_split_which_never_changes_between_versions():
+def test_split_is_determined_by_seed_and_stable_across_versions():
     for labels in (None, np.arange(200) % 4):
         first, again, other = (split_indices(200, FRACTIONS, seed, labels) for seed in (3, 3, 4))
         for name in first:
             np.testing.assert_array_equal(first[name], again[name])
         assert not np.array_equal(first["test"], other["test"])
-        counted = split_indices(200, {"validation": 20, "test": 40}, 3, labels)  # a number and its share are one
+        counted = split_indices(200, {"validation": 20, "test": 40}, 3, labels)  # a count and its share are equal
         assert all(np.array_equal(counted[name], first[name]) for name in first)
     parts = split_indices(20, {"validation": 0.15, "test": 0.2}, seed=1)
     assert parts["validation"].tolist() == [2, 9, 16]
@@ -65,7 +65,7 @@ def test_groups_stay_whole(size, groups, seed, labelled):
         assert not np.intersect1d(group_of[rows], group_of[others]).size
 
 
-def test_groups_are_drawn_whatever_their_size_and_stratified():
+def test_groups_are_drawn_regardless_of_size_and_stratified():
     sizes = np.repeat([2, 20], [500, 50])
     group_of = np.repeat(np.arange(550), sizes)
     tests = [split_indices(len(group_of), {"test": 0.2}, seed, groups=group_of)["test"] for seed in range(8)]
@@ -80,10 +80,10 @@ def test_groups_are_drawn_whatever_their_size_and_stratified():
 
 
 @given(first=st.integers(50, 200), more=st.integers(1, 200), seed=st.integers(0, 2**32))
-def test_an_example_never_changes_its_part_when_more_arrive(first, more, seed):
+def test_hashed_examples_keep_their_part_when_more_arrive(first, more, seed):
     rng = np.random.default_rng(seed)
     names = np.array([f"class/{number}.jpg" for number in rng.permutation(first + more)])
-    order = rng.permutation(first + more)  # what arrives may sort in between
+    order = rng.permutation(first + more)  # new examples may sort in between
     parts = [split_indices(len(keys), LARGE, seed, keys=keys) for keys in (names[:first], names[order])]
     was, now = (
         {key: name for name, rows in part.items() for key in keys[rows]}
@@ -93,7 +93,7 @@ def test_an_example_never_changes_its_part_when_more_arrive(first, more, seed):
     assert len(now) == first + more
 
 
-def test_a_hash_gives_shares_to_within_chance_and_equal_keys_go_together():
+def test_hash_split_matches_shares_and_keeps_equal_keys_together():
     keys = np.arange(20_000)
     parts = split_indices(20_000, FRACTIONS, 0, keys=keys)
     for name, share in FRACTIONS.items():
@@ -103,13 +103,13 @@ def test_a_hash_gives_shares_to_within_chance_and_equal_keys_go_together():
     keys = np.repeat(np.arange(60), 3)
     for rows in split_indices(180, FRACTIONS, 0, keys=keys).values():
         assert np.all(np.unique(keys[rows], return_counts=True)[1] == 3)
-    numbers = np.arange(20)  # a key is known by its text, and the hash never changes
+    numbers = np.arange(20)  # a key is hashed as text, and the hash never changes
     for keys in (numbers, numbers.astype("U5"), numbers.astype("S9"), np.array([str(i) for i in range(20)], object)):
         parts = split_indices(20, {"validation": 0.2, "test": 0.2}, 1, keys=keys)
         assert (parts["validation"].tolist(), parts["test"].tolist()) == ([7, 8, 9], [0, 5, 11, 13, 16])
 
 
-def test_what_cannot_be_split_is_refused():
+def test_invalid_split_options_are_refused():
     zeros = np.zeros(100, np.int64)
     for held_out, given_, message in (
         ({"test": float("nan")}, {}, "test fraction nan"),

@@ -1,4 +1,4 @@
-"""The catalogue of named backward passes, and how one is put on a forward pass."""
+"""The catalogue of named backward passes, and how one is applied to a forward pass."""
 
 import numpy as np
 import pytest
@@ -55,7 +55,7 @@ FORMULAS = {
 
 
 @pytest.mark.parametrize(("jit", "dtype"), [(False, "float32"), (True, "bfloat16")], ids=["function", "xla"])
-def test_forward_stays_and_the_gradient_follows_the_formula(jit, dtype):
+def test_forward_is_unchanged_and_gradient_follows_the_formula(jit, dtype):
     def function_of(backward, forward):
         return lambda x: with_backward(forward, backward, [x])
 
@@ -81,7 +81,7 @@ def test_only_linear_backwards_have_second_derivatives():
         assert_refused(f"second derivative of '{backward.name}' was requested", second, backward, lambda x: x**3)
 
 
-def test_surrogates_are_those_of_the_table_and_have_its_gradients():
+def test_surrogates_have_the_gradient_of_their_backward_pass():
     surrogates = {name: make().surrogate for name, make in BACKWARDS.items()}
     changed = {name for name, surrogate in surrogates.items() if surrogate is None}
     assert changed == {"clip", "guided_relu", "reverse", "scale"}
@@ -91,7 +91,7 @@ def test_surrogates_are_those_of_the_table_and_have_its_gradients():
         np.testing.assert_array_equal(*gradients_of(own, surrogates[name]))
 
 
-def test_several_inputs_variables_inside_and_a_factor_of_the_graph():
+def test_reverse_handles_several_inputs_variables_and_a_graph_factor():
     weight = tf.Variable(2.0)
 
     @tf.function(autograph=False)
@@ -107,7 +107,7 @@ def test_several_inputs_variables_inside_and_a_factor_of_the_graph():
     assert float(to_weight) == 22.0
 
 
-def test_a_backward_gets_what_it_needs_and_what_does_not_fit_is_refused():
+def test_backward_receives_what_it_needs_and_invalid_use_is_refused():
     seen = {}
 
     def function(upstream, **given):

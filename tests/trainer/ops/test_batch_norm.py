@@ -1,4 +1,4 @@
-"""Batch norm in one kernel: values, the biased variance, derivatives to the third, dtypes, edges."""
+"""Fused batch norm and synchronized moments: values, biased variance, derivatives up to third order, edge cases."""
 
 import numpy as np
 import pytest
@@ -41,14 +41,14 @@ SHAPES = st.tuples(st.lists(st.integers(1, 5), min_size=1, max_size=4), st.integ
 
 @given(SHAPES, st.sampled_from(list(ULP)), st.sampled_from([2e-5, 1e-3, 0.3]), st.sampled_from([0.0, 50.0]))
 @settings(max_examples=40)
-def test_results_are_those_of_ordinary_ops_in_float64(shape, dtype, epsilon, mean):
+def test_results_match_ordinary_ops_in_float64(shape, dtype, epsilon, mean):
     x, scale, offset = arguments(shape, mean=mean)
     x = tf.cast(x, dtype)
     y, found_mean, variance = fused_batch_norm(x, scale, offset, epsilon=epsilon)
     exact = plain(*(tf.cast(each, tf.float64) for each in (x, scale, offset)), epsilon=epsilon)
     assert (y.dtype, found_mean.dtype, variance.dtype) == (dtype, tf.float32, tf.float32)
     assert y.shape == x.shape
-    # An entry that alone is its channel has the variance 0: rounding of its mean is divided by sqrt(epsilon).
+    # A channel of one entry has variance 0: the rounding error of its mean is divided by sqrt(epsilon).
     close(y, exact[0], 2 * ULP[dtype] + 4 * ULP[tf.float32] * (1 + mean) / epsilon**0.5)
     close(found_mean, exact[1], 1e-6)
     close(variance, exact[2], 1e-5 * (1 + mean))
@@ -70,7 +70,7 @@ def derivatives(function, weight, orders):
 @pytest.mark.parametrize(
     ("shape", "orders", "jit"), [((5, 3), 3, False), ((4, 3, 2, 2), 2, False), ((2, 3, 4), 2, True)]
 )
-def test_derivatives_are_right_to_the_third_order(shape, orders, jit):
+def test_derivatives_are_correct_up_to_third_order(shape, orders, jit):
     given_arguments = arguments(shape)
     generator = np.random.default_rng(1)
     weight = tf.constant(generator.normal(size=shape), tf.float32)
@@ -82,7 +82,7 @@ def test_derivatives_are_right_to_the_third_order(shape, orders, jit):
         close(each, right, 5e-5)
 
 
-def test_variance_is_the_biased_one_of_sizes_that_only_the_run_knows():
+def test_variance_is_biased_for_sizes_unknown_at_trace_time():
     for count, jit in ((1, False), (2, True), (3, False)):
         x, scale, offset = arguments((count, 1, 1, 2))
         compute = lambda x, s=scale, o=offset: fused_batch_norm(x, s, o, epsilon=1e-3)[2]  # noqa: E731
@@ -91,10 +91,10 @@ def test_variance_is_the_biased_one_of_sizes_that_only_the_run_knows():
     for shape in ((0, 4, 4, 2), (0, 2)):
         y, mean, variance = fused_batch_norm(tf.zeros(shape), scale, offset, epsilon=1e-3)
         assert y.shape == shape
-        assert np.isnan([mean, variance]).all()  # without an entry
+        assert np.isnan([mean, variance]).all()  # no entries
 
 
-def test_sums_in_half_precision_are_float32():
+def test_half_precision_is_summed_in_float32():
     x, scale, offset = arguments((64, 8, 8, 2))
     x = tf.cast(x, tf.bfloat16)
     upstream = tf.cast(tf.random.stateless_normal(x.shape, [1, 2]) + 1.0, tf.bfloat16)
@@ -110,7 +110,7 @@ def test_sums_in_half_precision_are_float32():
     close(found[2], expected[2], 2e-4)
 
 
-def test_a_convolution_and_a_tanh_around_it_run_on_every_processor():
+def test_scale_and_shift_runs_between_convolution_and_tanh():
     images, kernel = tf.ones([2, 6, 6, 1]), tf.fill([3, 3, 1, 4], 0.1)
 
     def compute(images):
@@ -119,7 +119,7 @@ def test_a_convolution_and_a_tanh_around_it_run_on_every_processor():
     close(tf.function(compute, autograph=False)(images), np.full([2, 4, 4, 4], np.tanh(0.9)))
 
 
-def test_what_the_kernel_does_not_take_is_refused():
+def test_inputs_unsupported_by_the_kernel_are_refused():
     for spec in (tf.TensorSpec([2, 1], tf.float64), tf.TensorSpec([1]), tf.TensorSpec([2, None])):
         for function in (
             lambda x: fused_batch_norm(x, [1.0], [0.0], epsilon=1e-3)[0],
@@ -131,9 +131,9 @@ def test_what_the_kernel_does_not_take_is_refused():
 
 
 def by_parts(x, parts, *, axis=-1, shift=None):
-    """Return the moments as each of several replicas has them, all in one process.
+    """Return the moments that each of several replicas computes, all in one process.
 
-    The first pass notes what each replica gives to the mean; the second one gives all of them the means.
+    The first pass records what each replica contributes to the mean; the second one gives the means to all of them.
     """
     axis %= x.shape.rank
     shift = tf.zeros([x.shape[axis]]) if shift is None else shift
@@ -158,7 +158,7 @@ def by_parts(x, parts, *, axis=-1, shift=None):
     mean=st.floats(-100.0, 100.0),
     log_scale=st.floats(-2.0, 2.0),
 )
-def test_moments_of_the_parts_are_those_of_the_whole(seed, parts, each, size, mean, log_scale):
+def test_synchronized_moments_equal_those_of_the_whole_batch(seed, parts, each, size, mean, log_scale):
     generator = np.random.default_rng(seed)
     scale = 10.0**log_scale
     x = (mean + scale * generator.normal(size=(parts * each, size, 3))).astype(np.float32)
@@ -170,7 +170,7 @@ def test_moments_of_the_parts_are_those_of_the_whole(seed, parts, each, size, me
         np.testing.assert_allclose(variance, whole.var((0, 1)), rtol=1e-4, atol=bound)
 
 
-def test_the_gradient_is_that_of_the_moments_of_the_whole():
+def test_gradient_of_synchronized_moments_equals_whole_batch_gradient():
     generator = np.random.default_rng(1)
     x = tf.constant(generator.normal(size=(6, 4, 3)).astype(np.float32))
     up_mean, up_variance = (tf.constant(generator.normal(size=3).astype(np.float32)) for _ in range(2))
@@ -186,7 +186,7 @@ def test_the_gradient_is_that_of_the_moments_of_the_whole():
     np.testing.assert_allclose(tape.gradient(parts, x), tape.gradient(whole, x), rtol=1e-4, atol=1e-6)
 
 
-def test_the_axis_is_heeded_and_large_means_do_not_drown_the_variance():
+def test_axis_is_respected_and_variance_is_accurate_for_large_means():
     x = (3000.0 + np.random.default_rng(0).normal(size=(8, 3, 50, 2))).astype(np.float32)
     exact, shift = x.astype(np.float64), tf.constant([3000.5, 2999.5, 3000.0])
     for mean, variance in by_parts(tf.constant(x), 2, axis=1, shift=shift):

@@ -1,4 +1,4 @@
-"""The centers' update: the paper's formula, for any number of duplicates, on any device, in parts or as a whole."""
+"""Class centers: the paper's update formula for any number of duplicates, and distances within and between classes."""
 
 import itertools
 
@@ -47,7 +47,7 @@ def changed(centers, features, labels, weights=None):
 
 @settings(max_examples=40)
 @given(centers_of, features_of, labels_of, hnp.arrays(bool, BATCH))
-def test_the_update_is_the_formula_of_the_paper(centers, features, labels, real):
+def test_update_follows_the_formula_of_the_paper(centers, features, labels, real):
     change = changed(centers, features, labels)
     np.testing.assert_allclose(change, equation_4(centers, features, labels), rtol=1e-5, atol=1e-4)
     np.testing.assert_array_equal(change[np.setdiff1d(np.arange(CLASSES), labels)], 0.0)
@@ -72,12 +72,12 @@ def measured(features, labels, classes=CLASSES):
     hnp.arrays(np.float32, (12, 2), elements=st.floats(-50.0, 50.0, width=32)),
     hnp.arrays(np.int64, 12, elements=st.integers(0, CLASSES - 1)),
 )
-def test_distances_are_those_of_the_definition(features, labels):
+def test_class_distances_match_the_definition(features, labels):
     expected = class_distances_oracle(features.astype(np.float64), labels)
     np.testing.assert_allclose(measured(features, labels), expected, rtol=1e-4, atol=1e-3)
 
 
-def test_one_class_has_nothing_between_and_an_unknown_label_is_seen():
+def test_single_class_has_zero_distance_between_and_unknown_label_gives_nan():
     features = np.array([[0.0], [2.0]], np.float32)
     assert measured(features, np.array([1, 1])) == (1.0, 0.0)
     for label in (-1, CLASSES):
@@ -86,7 +86,7 @@ def test_one_class_has_nothing_between_and_an_unknown_label_is_seen():
         assert between == 0.0
 
 
-def test_all_pairs_are_taken_where_they_are_few():
+def test_point_pairs_are_complete_for_few_points_and_sampled_for_many():
     for count in (0, 1, 2, 10, 141):
         first, second = point_pairs(count)
         pairs = set(zip(first.tolist(), second.tolist(), strict=True))
@@ -100,7 +100,7 @@ def test_all_pairs_are_taken_where_they_are_few():
     assert float(mean_pair_distance(tf.constant(points))) == pytest.approx(exact, rel=0.02)
 
 
-def test_known_labels_are_in_range_whatever_their_dtype():
+def test_known_labels_are_in_range_for_any_dtype():
     known, rows = known_labels(tf.constant([0, 2, 3, -1], tf.int32), 3)
     assert known.numpy().tolist() == [True, True, False, False]
     assert rows.numpy().tolist() == [0, 2, 0, 0]

@@ -1,4 +1,4 @@
-"""Entry-wise stop_gradient: the value bit for bit, the gradient times the mask."""
+"""Entry-wise stop_gradient: the value is unchanged to the bit, the gradient is multiplied by the mask."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def value_and_gradient(op, target, mask, upstream, *, jit=False):
 
 
 @pytest.mark.parametrize(("dtype", "jit"), [(bool, False), (np.float32, True), (np.int32, False)])
-def test_the_value_stays_bit_for_bit_and_a_stopped_entry_gets_0(dtype, jit):
+def test_value_is_bit_identical_and_stopped_entries_get_zero_gradient(dtype, jit):
     upstream = np.linspace(-3, 3, 10, dtype=np.float32)
     upstream[[1, 3, 5]] = np.nan, np.inf, -np.inf
     for mask in (np.zeros(10), np.ones(10), np.arange(10) % 2 == 0):
@@ -30,7 +30,7 @@ def test_the_value_stays_bit_for_bit_and_a_stopped_entry_gets_0(dtype, jit):
         np.testing.assert_array_equal(gradient, np.where(mask, upstream, 0))
 
 
-def test_a_mask_may_broadcast_and_scale_and_gets_no_gradient():
+def test_mask_may_broadcast_and_scale_and_gets_no_gradient():
     target, upstream = np.ones((3, 2), np.float32), np.full((3, 2), 8.0, np.float32)
     value, gradient = value_and_gradient(entry_stop_gradients, target, np.float32([[0.25], [0], [2]]), upstream)
     np.testing.assert_array_equal(value, target)

@@ -1,4 +1,4 @@
-"""Estimators: exact values, the decided sign of 0, NaN kept, closed-form gradients; the Bernoulli draw and its gate."""
+"""Estimators: exact values, the sign of 0, NaN propagation, closed-form gradients; the Bernoulli draw and its gate."""
 
 import ml_dtypes
 import numpy as np
@@ -56,7 +56,7 @@ def normal(*shape, seed=0, scale=0.7):
 
 
 @pytest.mark.parametrize("name", SIGNS)
-def test_a_sign_is_one_of_two_values_plus_one_at_zero_and_keeps_nan(name):
+def test_sign_has_two_values_is_plus_one_at_zero_and_keeps_nan(name):
     given = np.concatenate([CORNERS, EVERYWHERE, normal(500)])
     for dtype, jit in ((tf.float32, False), (tf.bfloat16, True), (tf.float16, False)):
         x = tf.cast(given, dtype)
@@ -83,7 +83,7 @@ EDGES = np.float32([0, -0.0, 0.3, -0.3, 1, -1, BEYOND, -BEYOND, 0.99999994, 2, -
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_the_gradient_is_the_closed_form_with_both_ends_inside(name):
+def test_sign_gradient_is_the_closed_form_with_inclusive_limits(name):
     upstream = np.linspace(-2, 2, len(EDGES)).astype(np.float32)
     for jit in (False, True):
         received = gradient_of(TRAINED[name], tf.constant(EDGES), tf.constant(upstream), jit=jit)
@@ -96,7 +96,7 @@ def test_the_gradient_is_the_closed_form_with_both_ends_inside(name):
     assert bad[1] == 0 or name == "swish_sign"
 
 
-def test_each_parameter_and_the_parts_have_their_own_gradients():
+def test_gradients_follow_clip_value_beta_and_hard_sigmoid():
     x, ones = tf.constant([0.5, 0.50001, -0.5, -0.6, 0.0]), tf.ones(5)
     assert tf.function(lambda x: tf.gradients(binary_sign(x), x)[0] is None, autograph=False)(x)
     np.testing.assert_array_equal(gradient_of(lambda v: ste_sign(v, clip_value=0.5), x, ones), [1, 0, 1, 0, 1])
@@ -110,7 +110,7 @@ def test_each_parameter_and_the_parts_have_their_own_gradients():
     np.testing.assert_array_equal(received, 0.5 * (np.abs(EDGES) <= 1))
 
 
-def test_straight_through_takes_a_value_and_the_gradient_of_another():
+def test_straight_through_combines_value_and_gradient_of_two_tensors():
     x, upstream = tf.constant([-1.5, 0.5, 1.5, 2.5, 100.2]), tf.constant([1.0, -2.0, 3.0, 0.0, 5.0])
     np.testing.assert_array_equal(round_through(x), [-2, 0, 2, 2, 100])  # half to even
     np.testing.assert_array_equal(gradient_of(round_through, x, upstream), upstream)
@@ -118,10 +118,10 @@ def test_straight_through_takes_a_value_and_the_gradient_of_another():
     received = gradient_of(lambda v: straight_through(tf.square(v), 2.0 * v), x, upstream)
     np.testing.assert_array_equal(received, 2.0 * upstream)
     unit = np.random.default_rng(0).uniform(size=1000).astype(np.float32)
-    np.testing.assert_array_equal(straight_through(tf.round(unit), unit), np.round(unit))  # not a bit off
+    np.testing.assert_array_equal(straight_through(tf.round(unit), unit), np.round(unit))  # exact to the bit
 
 
-def test_a_magnitude_aware_sign_is_plus_or_minus_the_mean_of_its_channel():
+def test_magnitude_aware_sign_scales_by_mean_magnitude_per_channel():
     x = normal(3, 3, 4, 5)
     x[0, 0, 0, 0] = 0.0
     for axes, mean_over, jit in (((-1,), (0, 1, 2), False), ((-2,), (0, 1, 3), False), ((-2, -1), (0, 1), True)):
@@ -141,12 +141,12 @@ def oracle_levels(unit, k_bit):
     return np.round(unit * np.float32(steps)) * np.float32(1 / steps)
 
 
-def test_dorefa_has_the_levels_of_its_bits():
+def test_dorefa_has_the_levels_of_its_bit_width():
     x = np.linspace(-0.5, 1.5, 4001).astype(np.float32)
     for k_bit, jit in ((1, False), (2, True), (8, False)):
         y = run(lambda value, k=k_bit: dorefa(value, k_bit=k), x, jit=jit)
         np.testing.assert_array_equal(y, oracle_levels(np.clip(x, 0, 1), k_bit))
-        np.testing.assert_array_equal(y, dorefa(tf.constant(x), k_bit=k_bit))  # without a graph, too
+        np.testing.assert_array_equal(y, dorefa(tf.constant(x), k_bit=k_bit))  # also eagerly
         assert len(np.unique(y)) == 2**k_bit
         assert (y.min(), y.max()) == (0, 1)
     x = normal(200, 5)
@@ -155,7 +155,7 @@ def test_dorefa_has_the_levels_of_its_bits():
         expected = 2 * oracle_levels(limited / (2 * np.abs(limited).max()) + 0.5, k_bit) - 1
         y = run(lambda value, k=k_bit: dorefa(value, k_bit=k, mode="weights"), x, jit=jit)
         off = np.mean(np.abs(y - expected) > 1e-5)
-        assert off <= (0 if k_bit < 8 else 1e-2)  # ties fall either way by one ulp of tanh
+        assert off <= (0 if k_bit < 8 else 1e-2)  # one ulp of tanh decides ties either way
         assert len(np.unique(y)) <= 2**k_bit
         assert np.abs(y).max() == 1
     assert np.isfinite(run(lambda v: dorefa(v, k_bit=2, mode="weights"), np.zeros((3, 2), np.float32))).all()
@@ -175,14 +175,14 @@ def test_dorefa_weights_differentiate_through_tanh_and_its_maximum():
     np.testing.assert_allclose(received, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_dorefa_weights_of_one_bit_are_the_sign_times_the_mean_magnitude():
-    x = np.array([[0.5, -1.5], [0.0, -2.0]], np.float32)
-    np.testing.assert_array_equal(run(lambda v: dorefa(v, k_bit=1, mode="weights"), x), [[1, -1], [1, -1]])
+def test_one_bit_dorefa_weights_are_the_sign_times_the_mean_magnitude():
+    x = np.array([[0.5, -1.5], [0.0, -3.0]], np.float32)
+    np.testing.assert_array_equal(run(lambda v: dorefa(v, k_bit=1, mode="weights"), x), [[1.25, -1.25]] * 2)
     received = gradient_of(lambda v: dorefa(v, k_bit=1, mode="weights"), x, np.full((2, 2), 2, np.float32))
     np.testing.assert_array_equal(received, np.full((2, 2), 2))
 
 
-def test_ste_tern_has_three_values_and_zero_up_to_its_threshold():
+def test_ste_tern_has_three_values_and_is_zero_up_to_its_threshold():
     for dtype, jit in ((np.float32, False), (np.float16, True)):
         x = np.array([0.0, -0.0, 0.04, 0.06, -0.04, -0.06, 0.25, -0.25, 5, -5], dtype)
         np.testing.assert_array_equal(run(ste_tern, x, jit=jit), [0, 0, 0, 1, 0, -1, 1, -1, 1, -1])
@@ -194,7 +194,7 @@ def test_ste_tern_has_three_values_and_zero_up_to_its_threshold():
     np.testing.assert_array_equal(y, np.where(x > limit, 1, np.where(x < -limit, -1, 0)))
 
 
-def test_a_stochastic_sign_has_the_probability_of_the_hard_sigmoid():
+def test_stochastic_sign_follows_the_hard_sigmoid_probability():
     seeded = lambda *seed: lambda value: stochastic_sign(value, seed=tf.constant(seed))  # noqa: E731
     for dtype, jit in ((np.float32, True), (ml_dtypes.bfloat16, False), (np.float16, False)):
         levels = np.array([-1.5, -1.0, -0.5, -0.0625, 0.0, 0.0625, 0.5, 1.0, 3.0], dtype)
@@ -210,7 +210,7 @@ def test_a_stochastic_sign_has_the_probability_of_the_hard_sigmoid():
     assert np.any(first != other)
 
 
-def test_nan_is_never_turned_into_a_level():
+def test_quantizers_keep_nan():
     x = np.array([[np.nan, 0.5], [-0.5, 0.3]], np.float32)
     for op, options in (
         (dorefa, {}),
@@ -224,7 +224,7 @@ def test_nan_is_never_turned_into_a_level():
         assert np.isnan(run(lambda v, op=op, options=options: op(v, **options), x)[0, 0])
 
 
-def test_gradients_pass_up_to_their_limits_inclusive():
+def test_gradients_pass_within_inclusive_limits():
     x, ones = np.float32([-1.001, -1.0, -0.1, 0.0, 0.4, 1.0, 1.1]), np.ones(7, np.float32)
     np.testing.assert_array_equal(gradient_of(dorefa, x, 3 * ones), [0, 0, 0, 3, 3, 3, 0])
     for op in (ste_tern, lambda value: stochastic_sign(value, seed=tf.constant([0, 0]))):
@@ -263,7 +263,7 @@ def gradients(features, probability, upstream, *, jit=False, seed=SEED):
         (ml_dtypes.bfloat16, np.float32, 1e-6, True),  # bfloat16 features beside an attention map in float32
     ],
 )
-def test_gradients_are_the_closed_form_with_the_draw_of_the_forward(dtype, other, tolerance, jit):
+def test_bernoulli_gate_gradients_are_the_closed_form_with_the_same_draw(dtype, other, tolerance, jit):
     features, _ = maps(dtype=dtype)
     _, probability = maps(dtype=other)
     upstream = np.random.default_rng(1).normal(size=features.shape).astype(dtype)
@@ -277,7 +277,7 @@ def test_gradients_are_the_closed_form_with_the_draw_of_the_forward(dtype, other
     np.testing.assert_allclose(to_probability.astype(np.float64), expected, rtol=tolerance, atol=tolerance)
 
 
-def test_the_gate_multiplies_by_one_mask_for_all_channels():
+def test_bernoulli_gate_applies_one_mask_to_all_channels():
     features, probability = maps()
     y, mask = gate(features, probability)
     assert mask.shape == probability.shape
@@ -288,11 +288,11 @@ def test_the_gate_multiplies_by_one_mask_for_all_channels():
     assert (np.isnan(mask).sum(), np.isnan(y).sum()) == (1, features.shape[-1])
 
 
-def test_examples_positions_and_seeds_are_drawn_apart():
+def test_bernoulli_draws_are_independent_across_examples_positions_and_seeds():
     half = np.full((500, 3, 2, 1), 0.5, np.float32)
     ones = np.ones((500, 3, 2, 4), np.float32)
     _, mask = gate(ones, half)
-    assert len(np.unique(mask.reshape(500, -1), axis=0)) > 50  # of 64 patterns: no mask is shared by the batch
+    assert len(np.unique(mask.reshape(500, -1), axis=0)) > 50  # of 64 patterns: the batch does not share one mask
     correlations = np.corrcoef(mask.reshape(500, -1), rowvar=False) - np.eye(6)
     assert np.abs(correlations).max() < 0.2
     np.testing.assert_array_equal(gate(ones, half)[1], mask)
@@ -301,7 +301,7 @@ def test_examples_positions_and_seeds_are_drawn_apart():
 
 
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.float16])
-def test_zero_is_never_drawn_one_always_and_other_rates_as_often_as_asked(dtype):
+def test_bernoulli_rate_is_exact_at_0_and_1_and_matches_in_between(dtype):
     x = np.ones((100_000, 1, 1, 1), dtype)
     for rate in (0.0, 1 / 512, 255 / 256, 1.0):
         asked = np.full_like(x, rate)
@@ -309,7 +309,7 @@ def test_zero_is_never_drawn_one_always_and_other_rates_as_often_as_asked(dtype)
         assert abs(gate(x, asked)[1].astype(np.float64).mean() - rate) <= bound
 
 
-def test_channels_are_summed_in_float32_and_a_loss_on_the_mask_counts():
+def test_channels_are_summed_in_float32_and_mask_losses_are_differentiated():
     features = np.ones((1, 1, 1, 4096), ml_dtypes.bfloat16)
     _, to_probability, _ = gradients(features, np.full((1, 1, 1, 1), 0.5, ml_dtypes.bfloat16), features)
     assert to_probability.item() == 4096.0  # summed one by one in bfloat16, it would stop at 256
@@ -317,12 +317,12 @@ def test_channels_are_summed_in_float32_and_a_loss_on_the_mask_counts():
     with tf.GradientTape() as tape:
         tape.watch(given)
         y, mask = bernoulli_gate(x, given, seed=tf.constant(SEED, tf.int64))
-        loss = tf.reduce_sum(y) + 7.0 * tf.reduce_sum(mask)  # the draw itself passes its gradient straight through
+        loss = tf.reduce_sum(y) + 7.0 * tf.reduce_sum(mask)  # the draw passes gradients straight through
     np.testing.assert_allclose(tape.gradient(loss, given), x.numpy().sum(-1, keepdims=True) + 7.0, rtol=1e-6)
 
 
 @pytest.mark.parametrize("xla", [False, True])
-def test_zero_unless_has_the_bits_of_the_selection_that_it_replaces(xla):
+def test_zero_unless_is_bit_identical_to_tf_where(xla):
     values = np.concatenate([CORNERS, EVERYWHERE])
     # A device may flush denormal numbers.
     values = values[(values == 0) | ~(np.abs(values) < SMALLEST_NORMAL[tf.float32])]

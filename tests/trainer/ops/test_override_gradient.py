@@ -1,4 +1,4 @@
-"""A forward pass with a backward pass of one's own, in every way to take gradients; what may be returned."""
+"""A forward pass with a custom backward pass, for every way to take gradients; what the functions may return."""
 
 import keras
 import numpy as np
@@ -13,7 +13,7 @@ X = np.array([[-1.5, 0.25, 2.0], [0.5, -0.75, 3.0]], np.float32)
 
 
 def cube(x, **options):
-    """Return x^3 with the gradient 5 x: nobody else's, so that a test sees whose it is."""
+    """Return x^3 with the gradient 5 x, which no other function has, so that a test recognizes it."""
     return override_gradient(
         lambda x: x**3, lambda upstream, inputs, outputs: 5.0 * inputs[0] * upstream, [x], **options
     )
@@ -51,7 +51,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_forward_is_forwards_and_the_gradient_backwards(way):
+def test_value_comes_from_forward_and_gradient_from_backward(way):
     for op in (cube, cube_of_numpy)[: 1 if "xla" in way else 2]:
         y, gradient = WAYS[way](op, X)
         assert (y.dtype, y.shape) == (tf.float32, X.shape)
@@ -60,7 +60,7 @@ def test_the_forward_is_forwards_and_the_gradient_backwards(way):
 
 
 @pytest.mark.parametrize("op", [cube, cube_of_numpy])
-def test_half_precision_stays_and_an_upstream_of_slices_arrives_whole(op):
+def test_half_precision_is_kept_and_sparse_upstream_arrives_dense(op):
     y, gradient = with_gradients(op, tf.cast(X, "bfloat16"))
     assert y.dtype == gradient.dtype == tf.bfloat16
     np.testing.assert_allclose(tf.cast(gradient, tf.float32), 5.0 * X, rtol=1e-2)
@@ -68,7 +68,7 @@ def test_half_precision_stays_and_an_upstream_of_slices_arrives_whole(op):
     np.testing.assert_allclose(gradient, [[0, 0, 0], 5.0 * X[1]])
 
 
-def test_every_input_gets_its_own_gradient_and_integers_none():
+def test_every_float_input_gets_its_gradient_and_integers_get_none():
     def backward(upstream, inputs, outputs):
         rows = inputs[1]
         return [tf.scatter_nd(rows[:, None], upstream, [2, 3]), None, 7.0 * tf.reduce_sum(upstream, axis=0)]
@@ -90,13 +90,13 @@ def test_every_input_gets_its_own_gradient_and_integers_none():
     np.testing.assert_array_equal(traced[1], to_bias)
 
 
-def test_several_outputs_have_upstream_gradients_and_an_unused_one_zero():
+def test_several_outputs_have_upstream_gradients_and_unused_ones_get_zero():
     def both(x):
         return override_gradient(
             lambda x: (x + 1.0, 2.0 * x), lambda upstream, inputs, outputs: 3.0 * upstream[0] + 10.0 * upstream[1], [x]
         )
 
-    factor = tf.Variable(2.0, trainable=False)  # which may be read, and outputs are seen
+    factor = tf.Variable(2.0, trainable=False)  # may be read; backward also receives the outputs
     _, gradient = with_tape(lambda x: override_gradient(lambda x: x * factor, lambda u, i, o: u * factor * o, [x]), X)
     np.testing.assert_array_equal(gradient, 4.0 * X)
     for way in (with_tape, with_gradients):
@@ -106,7 +106,7 @@ def test_several_outputs_have_upstream_gradients_and_an_unused_one_zero():
         np.testing.assert_array_equal(gradient, np.full_like(X, 10.0))
 
 
-def test_a_variable_among_the_inputs_gets_its_gradient():
+def test_variable_input_gets_its_gradient():
     variable, weight = tf.Variable(X), keras.Variable(X)
     for given, source in ((variable, variable), (weight, weight.value)):
         with tf.GradientTape() as tape:
@@ -137,17 +137,17 @@ WRONG = {
 
 
 @pytest.mark.parametrize("fault", WRONG)
-def test_what_is_wrong_names_the_function_and_the_input(fault):
+def test_error_names_the_function_and_the_input(fault):
     function, match = WRONG[fault]
     for way in ("tape", "tf.gradients"):
         assert_refused(match, WAYS[way], function, X)
 
 
-def test_a_shape_that_only_the_run_knows_is_checked_there():
+def test_shape_unknown_at_trace_time_is_checked_at_run_time():
     mean = one(lambda x: 2.0 * x, lambda u, i, o: tf.reduce_mean(u, axis=0, keepdims=True))
     spec = [tf.TensorSpec([None, 3])]
     function = tf.function(lambda x: tf.gradients(mean(x), x)[0], autograph=False, input_signature=spec)
-    assert function(X[:1]).shape == (1, 3)  # there, one row is right
+    assert function(X[:1]).shape == (1, 3)  # with one row, the shape is correct
     with pytest.raises(tf.errors.InvalidArgumentError, match="backward pass of .*mine.* returned another shape"):
         function(X)
     n = tf.constant(3)
@@ -156,7 +156,7 @@ def test_a_shape_that_only_the_run_knows_is_checked_there():
     assert_refused("no float input", override_gradient, lambda n: tf.cast(n, tf.float32), lambda u, i, o: [None], [n])
 
 
-def test_a_tensor_from_outside_is_refused_unless_it_is_declared():
+def test_outer_tensor_is_refused_unless_declared():
     def using(outer, declared=False, backward=False):
         def function(x):
             other = outer(x)
@@ -174,15 +174,15 @@ def test_a_tensor_from_outside_is_refused_unless_it_is_declared():
         assert_refused("uses the tensor mul:0.* of the outer graph", with_gradients, function, X)
     with_gradients(using(triple, declared=True), X)
     with_gradients(using(lambda x: tf.stop_gradient(3.0 * x)), X)
-    with_tape(using(triple), X)  # eagerly it has its value
+    with_tape(using(triple), X)  # an eager tensor has a value
     y, gradient = with_gradients(looped, X)
     np.testing.assert_allclose(y, 7.0 * X)
     np.testing.assert_array_equal(gradient, np.ones_like(X))
 
 
-def test_an_array_that_is_filled_again_leaves_what_was_returned_before():
+def test_reused_numpy_buffer_does_not_change_earlier_results():
     memory = np.zeros(64 + 16, np.float32)
-    start = (-memory.ctypes.data % 64) // 4  # TensorFlow shares memory that is aligned so
+    start = (-memory.ctypes.data % 64) // 4  # TensorFlow shares memory with this alignment
     array = memory[start : start + 64]
 
     def fill(x):
@@ -203,7 +203,7 @@ def test_an_array_that_is_filled_again_leaves_what_was_returned_before():
     np.testing.assert_array_equal(second, np.ones(64))
 
 
-def test_a_wrong_array_is_refused_eagerly_and_in_a_graph():
+def test_invalid_array_is_refused_eagerly_and_in_a_graph():
     spec = tf.TensorSpec(X.shape, tf.float32)
     for forward, match in (
         (lambda x: x.astype(np.float64), "float64"),
@@ -231,7 +231,7 @@ def second_of(function, way):
             return tf.gradients(tf.gradients(function(x), x)[0], x)[0]
 
         return tf.function(traced, autograph=False)(x)
-    called = function if way == "tape" else tf.function(function, autograph=False)
+    called = tf.function(function, autograph=False)
     with tf.GradientTape() as outer:
         outer.watch(x)
         with tf.GradientTape() as inner:
@@ -245,7 +245,7 @@ SECONDS = ("tf.gradients", "function")
 
 
 @pytest.mark.parametrize("way", SECONDS)
-def test_backward_is_differentiated_where_that_is_declared(way):
+def test_backward_is_differentiated_if_declared(way):
     for op in (cube, cube_of_numpy):
         second = second_of(lambda x, op=op: op(x, second_backward="differentiate"), way)
         np.testing.assert_allclose(second, np.full_like(X, 5.0))
@@ -265,7 +265,7 @@ def test_backward_is_differentiated_where_that_is_declared(way):
     np.testing.assert_allclose(second_of(once, "tf.gradients"), X**2, rtol=1e-6)
 
 
-def test_a_backward_of_the_backward_is_used():
+def test_second_backward_is_used():
     def second_backward(upstream, inputs, outputs):
         (above,), (given, x, y) = upstream, inputs
         assert len(outputs) == 1
@@ -276,7 +276,7 @@ def test_a_backward_of_the_backward_is_used():
 
 
 def gated(x):
-    """A comparison is not differentiated to an accidental zero."""
+    """Return sign(x) with a gated gradient, whose comparison must not be differentiated to an accidental zero."""
     gate = lambda u, i, o: tf.where(tf.abs(i[0]) <= 1.0, u, tf.zeros_like(u))  # noqa: E731
     return override_gradient(tf.sign, gate, [x], second_backward="differentiate", name="mine")
 
@@ -291,6 +291,6 @@ def gated(x):
         (lambda x: cube(x, second_backward="diferentiate"), "'differentiate'"),
     ],
 )
-def test_a_second_derivative_that_is_not_defined_is_refused(function, match):
+def test_undefined_second_derivative_is_refused(function, match):
     for way in SECONDS:
         assert_refused(match, second_of, function, way)

@@ -1,4 +1,4 @@
-"""Hooks and networks meet by pattern: one instance for each network that matches."""
+"""Hooks are bound to networks by pattern: one instance for each matching network."""
 
 from hookline.trainer.run.blueprint import bind_hooks, build_hook
 from tests.support.refusals import assert_refused
@@ -20,9 +20,9 @@ def bound(network, objective="*", networks=NETWORKS):
     return [(hook.name, hook.network, hook.scope) for hook in hooks]
 
 
-def test_each_network_that_matches_has_an_instance():
+def test_each_matching_network_gets_a_hook_instance():
     generators = [(f"probe@generator_{index}", f"generator_{index}", f"generator_{index}/") for index in (0, 1)]
-    discriminator = [("probe", "discriminator", "")]  # the name has the network only if there are several
+    discriminator = [("probe", "discriminator", "")]  # the name contains the network only if there are several
     assert bound("discriminator") == bound("*", "train_disc*") == discriminator
     assert bound("generator_*") == bound("*", "train_generator_*") == generators
     assert bound("*", networks=["model"]) == [("probe", "model", "")]
@@ -34,7 +34,7 @@ EMA = {"_target_": "hookline.hooks.ema.Ema", "decay": 0.5}
 PROGRESS = {"_target_": "hookline.hooks.monitors.progress.Progress"}
 
 
-def test_a_mistake_is_one_line_with_the_key():
+def test_invalid_hook_options_are_refused_with_their_key():
     for name, node, message in (
         ("ema@g", EMA, "hooks.ema@g: '@'"),
         ("ema", {**EMA, "objective": 3}, "hooks.ema: objective=3 received"),

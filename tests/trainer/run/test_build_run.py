@@ -1,4 +1,4 @@
-"""What is built of a config."""
+"""What is built from a config."""
 
 from types import SimpleNamespace
 
@@ -27,7 +27,7 @@ def built(recipe, *overrides, epochs="2"):
         return module.build_run(from_config(config_of(recipe, *overrides, epochs=epochs)))
 
 
-def test_a_hook_of_both_kinds_is_called_once():
+def test_hook_of_both_kinds_is_built_once():
     given = ("+hooks=center_loss", "hooks.center_loss.warm_up_epochs=1")
     parts = built("baseline", *given)
     assert sorted(hook.name for hook in parts.hooks) == sorted(config_of("baseline", *given)["hooks"])
@@ -36,7 +36,7 @@ def test_a_hook_of_both_kinds_is_called_once():
     assert (parts.best.since, parts.total_steps) == (20, 40)
 
 
-def test_augmentations_know_the_scale_of_the_data(tmp_path):
+def test_augmentations_use_the_scale_of_the_data(tmp_path):
     images = np.full((60, 4, 4), 255, np.uint8)
     np.savez(tmp_path / "own.npz", inputs=images, targets=np.arange(60) % 3)
     own = ("data=arrays", f"data.path={tmp_path}/own.npz", "data.scale=unit", "trainer.batch_size=8")
@@ -44,8 +44,8 @@ def test_augmentations_know_the_scale_of_the_data(tmp_path):
     assert set(np.unique(made["inputs"])) == {0.0, 1.0}
 
 
-def test_a_recipe_may_ask_for_another_rate_and_for_several_updates():
-    """The schedule of a network that makes three updates in a step ends with the run, not after a third of it."""
+def test_recipe_may_set_another_rate_and_several_updates_per_step():
+    """The schedule of a network with three updates per step ends with the run, not after a third of it."""
     rates = ("optimizer.learning_rate=0.1", "task.discriminator_learning_rate=0.5", "task.discriminator_updates=3")
     length = ("trainer.steps=10", "trainer.batch_size=30", "data.examples=1000")
     networks = built("gan", *rates, *length, epochs="null").trainer.networks
@@ -61,14 +61,14 @@ def test_a_recipe_may_ask_for_another_rate_and_for_several_updates():
     assert rate("discriminator", 29) > 0.0
 
 
-def test_a_rate_may_be_written_as_an_integer():
+def test_learning_rate_may_be_an_integer():
     given = ("optimizer=sgd", "optimizer.learning_rate=3", "optimizer.momentum=0", "optimizer.nesterov=false")
     optimizer = built("baseline", *given, "schedule=exponential").trainer.networks["model"].optimizer
     optimizer.iterations.assign(20)  # the middle, where 3 has decayed to 3 * 0.01 ** 0.5
     assert float(optimizer.learning_rate) == pytest.approx(0.3, rel=1e-3)
 
 
-def test_classes_weigh_and_come_as_the_config_says():
+def test_class_weights_and_sampling_follow_the_config():
     parts = built("baseline", "trainer.class_weights={3:2.5}", "trainer.class_sampling={3:0.5}")
     assert parts.trainer.class_weights.numpy().tolist() == [2.5 if label == 3 else 1.0 for label in range(10)]
     batches = [parts.training.batch(tf.constant(step, tf.int64))["targets"] for step in range(19)]
@@ -77,7 +77,7 @@ def test_classes_weigh_and_come_as_the_config_says():
         assert_refused(message, built, recipe, f"trainer.class_weights={weights}")
 
 
-def test_class_weights_are_of_training_and_evaluation_is_not_augmented():
+def test_class_weights_use_training_labels_and_evaluation_is_not_augmented():
     plain, augmented = (
         built("baseline", "trainer.class_weights=balanced", *more) for more in ((), ("+augment=noise",))
     )

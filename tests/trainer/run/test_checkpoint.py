@@ -1,4 +1,4 @@
-"""Checkpoints: whole or absent, keyed by name, checked when read, kept as long as they should be."""
+"""Checkpoints: complete or absent, keyed by name, verified on load, and kept as long as requested."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ def tensors(value):
 
 
 def save(store, tags, step):
-    """Save, and return when it is written."""
+    """Save, and return once it is written."""
     store.save(tags, step, tensors(step), {"run": {"step": step}})
     store.wait()
 
@@ -39,7 +39,7 @@ def store(tmp_path):
     return CheckpointStore(tmp_path / "checkpoints")
 
 
-def test_what_was_saved_comes_back_with_dtypes_state_and_environment(tmp_path):
+def test_checkpoint_round_trips_tensors_dtypes_state_and_environment(tmp_path):
     store = CheckpointStore(tmp_path / "run" / "checkpoints", environment={"threads": 2, "flags": ("avx2", "fma")})
     state = {"run": {"best": 0.9}, "hooks": {"early_stopping": {"waited": [3]}}}
     store.save({"last"}, 7, tensors(1.5), state)
@@ -64,7 +64,7 @@ def test_what_was_saved_comes_back_with_dtypes_state_and_environment(tmp_path):
         np.testing.assert_array_equal(file["hook/mask"], [True, False])
 
 
-def test_the_newest_of_the_last_and_the_best_stay(store):
+def test_newest_last_and_best_checkpoints_are_kept(store):
     save(store, {"last", "best"}, 1)
     for step in (2, 3, 4):
         save(store, {"last"}, step)
@@ -81,12 +81,12 @@ def test_the_newest_of_the_last_and_the_best_stay(store):
     for step in (7, 8):
         save(again, {"last"}, step)
     written = (index := store.directory / "index.json").read_text()
-    index.unlink()  # as if the last writer was killed before it
-    store.sweep()  # which does not know how many shall stay
+    index.unlink()  # as if the last writer had been killed before writing it
+    store.sweep()  # which does not know how many to keep
     assert index.read_text() == written
 
 
-def test_a_step_that_is_saved_again_takes_the_place_of_the_earlier_one(store):
+def test_step_saved_again_becomes_the_last_and_the_best_is_kept(store):
     save(store, {"last"}, 1)
     save(store, {"last", "best"}, 2)
     store.save({"last"}, 2, tensors(2.5), {"run": {"again": True}})
@@ -98,7 +98,7 @@ def test_a_step_that_is_saved_again_takes_the_place_of_the_earlier_one(store):
     assert names(store) == ["1", "2_2", "3"]
 
 
-def test_the_newest_is_the_one_that_was_written_last(store):
+def test_newest_checkpoint_is_the_one_written_last(store):
     assert store.newest() is None
     save(store, {"last"}, 300)
     save(store, {"best"}, 400)
@@ -107,7 +107,7 @@ def test_the_newest_is_the_one_that_was_written_last(store):
     assert store.newest().step == CheckpointStore(store.directory).newest().step == 1
 
 
-def test_what_could_not_be_read_again_is_not_written(store):
+def test_unreadable_tensors_and_state_are_not_written(store):
     save(store, {"last"}, 1)
     store.save({"last"}, 2, {"names": np.array(["a", None], object)}, {})
     store.wait()
@@ -124,7 +124,7 @@ STRANGERS = ["step_100", "step_0000010a", "xstep_00000100", "step_00000100_", "s
 MINE = [".step_00000100", ".index.json", ".step_00000100.tmp.bak", ".indexxjson.tmp"]
 
 
-def test_each_kind_of_name_is_distinguished_and_only_leftovers_go(store):
+def test_names_are_recognized_and_only_leftovers_are_swept(store):
     store.sweep()
     assert not store.directory.exists()
     assert {step_of(name) for name in [*STRANGERS, ""]} == {-1}
@@ -162,7 +162,7 @@ class Disk:
         self.gate.release(100)
 
 
-def test_a_save_waits_for_the_one_before_and_for_no_disk_of_its_own(store):
+def test_save_waits_for_the_previous_one_but_not_for_the_disk(store):
     disk = Disk()
     store._write = disk.write
     store.save({"best"}, 1, {}, {})
@@ -178,7 +178,7 @@ def test_a_save_waits_for_the_one_before_and_for_no_disk_of_its_own(store):
     assert disk.written == [(1, {"best"}), (2, {"last"})]
 
 
-def test_failed_writes_are_kept_and_nothing_is_written_past_them(store):
+def test_failed_writes_are_kept_and_written_before_the_next_save(store):
     disk = Disk()
     store._write = disk.write
     before = threading.active_count()
@@ -198,7 +198,7 @@ def test_failed_writes_are_kept_and_nothing_is_written_past_them(store):
     assert threading.active_count() == before
 
 
-def test_the_end_of_the_process_waits_for_what_is_being_written(tmp_path):
+def test_process_exit_waits_for_pending_writes(tmp_path):
     source = f"""
 import pathlib, numpy
 from hookline.trainer.run.checkpoint import CheckpointStore

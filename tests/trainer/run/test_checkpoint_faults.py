@@ -1,4 +1,4 @@
-"""Damage on the disk and disks that refuse: the newest sound checkpoint is found, and training is never stopped."""
+"""Damaged checkpoints and failing disks: the newest sound checkpoint is found, and training is never stopped."""
 
 import io
 import itertools
@@ -54,7 +54,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("kind", DAMAGES)
-def test_past_a_damaged_checkpoint_to_the_one_before(directory, kind):
+def test_damaged_checkpoint_is_skipped_for_the_previous_one(directory, kind):
     file = kind.partition(",")[0]
     DAMAGES[kind](directory / THREE / file)
     store = CheckpointStore(directory)
@@ -76,7 +76,7 @@ def test_past_a_damaged_checkpoint_to_the_one_before(directory, kind):
     assert look(directory)["step"] == 3
 
 
-def test_no_flipped_bit_of_a_manifest_goes_unnoticed_or_changes_anything(directory):
+def test_flipped_bit_in_a_manifest_is_detected_or_harmless(directory):
     path = directory / THREE / "manifest.json"
     size, sound, refused = path.stat().st_size, read_manifest(path.parent), 0
     for place in range(0, size, 2):
@@ -89,17 +89,17 @@ def test_no_flipped_bit_of_a_manifest_goes_unnoticed_or_changes_anything(directo
     assert refused > 0.45 * size
 
 
-def test_if_nothing_is_sound_training_does_not_silently_start_over(directory):
+def test_newest_is_an_error_if_no_checkpoint_is_sound(directory):
     gone = Path(shutil.copytree(directory, directory / "gone"))
     for step in (ONE, TWO, THREE):
         truncate(directory / step / "tensors.npz")
         shutil.rmtree(gone / step)
-    for place in (directory, directory, gone):  # damaged, all set aside, and the index alone
+    for place in (directory, directory, gone):  # damaged, all set aside, and only the index
         assert_refused(r"No checkpoint in .* is sound", CheckpointStore(place).newest)
     assert len(list(directory.glob("damaged_*"))) == 3
 
 
-def test_an_older_format_is_refused_and_left_alone(tmp_path):
+def test_older_format_is_refused_and_left_untouched(tmp_path):
     checkpoint = tmp_path / "step_00000007"
     checkpoint.mkdir()
     (checkpoint / "manifest.json").write_text(json.dumps({"format": 1, "step": 7, "sha256": "0", "dtypes": {}}))
@@ -110,7 +110,7 @@ def test_an_older_format_is_refused_and_left_alone(tmp_path):
     assert checkpoint.exists()
 
 
-def test_a_disk_that_refuses_at_any_operation_stops_nothing(directory, tmp_path_factory, monkeypatch):
+def test_disk_failure_at_any_operation_leaves_sound_checkpoints(directory, tmp_path_factory, monkeypatch):
     root, countdown, reported = tmp_path_factory.mktemp("refusing"), [0], []
     before = {path.relative_to(directory) for path in directory.rglob("*")}
 
@@ -152,7 +152,7 @@ def test_a_disk_that_refuses_at_any_operation_stops_nothing(directory, tmp_path_
     assert not reported[-1]
 
 
-def test_a_save_that_is_cut_off_anywhere_leaves_the_old_or_the_new(tmp_path):
+def test_save_killed_at_any_point_leaves_the_old_or_the_new_state(tmp_path):
     lines = [json.loads(line) for line in run_python("-m", "tests.support.killed_saves", tmp_path)[0].splitlines()]
     for before, power in itertools.product((0, 3), (False, True)):
         cuts = [each for each in lines if (each["before"], each["power"]) == (before, power)]
@@ -176,7 +176,7 @@ def check_cut(before, each):
     assert then["names"] == ["index.json", *(f"step_{step:08d}" for step in sorted(kept))]
 
 
-# A malicious archive: refused in one line, before it takes memory, and nothing of it is executed.
+# A malicious archive is refused in one line, before it takes memory, and none of it is executed.
 
 RAN = []
 MEMORY = 4 * 2**20
@@ -207,7 +207,7 @@ def archive(members, compression=zipfile.ZIP_STORED):
 
 
 def forged(directory, content, tensors, *, state=b"{}"):
-    """Make a checkpoint whose hashes are all right, as whoever forges one would; return its store."""
+    """Make a checkpoint with valid hashes, as a forger would, and return its store."""
     checkpoint = directory / "step_00000001"
     checkpoint.mkdir(parents=True)
     (checkpoint / "tensors.npz").write_bytes(content)
@@ -251,7 +251,7 @@ FORGED = {
 }
 
 
-def test_a_forged_archive_is_refused_before_it_takes_memory(tmp_path):
+def test_forged_archive_is_refused_before_it_takes_memory(tmp_path):
     sound = forged(tmp_path / "sound", archive({"a.npy": ZEROS}), SPEC).load("last")
     np.testing.assert_array_equal(sound.tensors["a"], np.zeros(2, np.float32))
     for number, (content, specs, message) in enumerate(FORGED.values()):
@@ -269,8 +269,8 @@ def test_a_forged_archive_is_refused_before_it_takes_memory(tmp_path):
         assert_refused("all that were written are damaged", store.newest)
 
 
-def test_many_names_for_the_same_bytes_do_not_add_up(tmp_path):
-    """Two entries of the directory that point to one member: the sum of their sizes is above that of the file."""
+def test_archive_entries_that_share_bytes_are_refused(tmp_path):
+    """Several directory entries point to one member, so that the sum of their sizes exceeds the size of the file."""
     array = npy(np.zeros(1000, np.float32))
     one = archive({"a.npy": array})
     start = one.index(b"PK\x01\x02")
@@ -282,13 +282,13 @@ def test_many_names_for_the_same_bytes_do_not_add_up(tmp_path):
     assert_refused("its arrays claim more bytes than the file has", forged(tmp_path, content, specs).load, "last")
 
 
-def test_a_wrong_checksum_inside_the_archive_is_noticed(tmp_path):
+def test_wrong_checksum_inside_the_archive_is_detected(tmp_path):
     content = bytearray(archive({"a.npy": ZEROS}))
     content[content.index(b"\x93NUMPY") + len(ZEROS) - 1] ^= 1
     assert_refused("Bad CRC-32", forged(tmp_path, bytes(content), SPEC).load, "last")
 
 
-def test_an_invalid_state_and_a_large_manifest_are_refused(tmp_path, monkeypatch):
+def test_invalid_state_and_large_manifest_are_refused(tmp_path, monkeypatch):
     for number, state in enumerate((b"[]", b"\xff", b"[" * 100_000)):
         with pytest.raises(UserError, match="state.json is damaged"):
             forged(tmp_path / str(number), archive({"a.npy": ZEROS}), SPEC, state=state).load("last")
@@ -302,7 +302,7 @@ OTHERS = [("files", {"../../secret": {"sha256": "", "bytes": 1}}), ("files", Non
 OTHERS += [("step", True), ("tags", "last"), ("environment", []), ("tensors", ["a"])]
 
 
-def test_a_manifest_with_invalid_fields_is_refused(tmp_path):
+def test_manifest_with_invalid_fields_is_refused(tmp_path):
     for number, (key, value) in enumerate(OTHERS):
         store = forged(tmp_path / str(number), archive({"a.npy": ZEROS}), SPEC)
         path = store.directory / "step_00000001" / "manifest.json"

@@ -1,4 +1,4 @@
-"""When a run pauses, what hooks ask of it, what is best, and the signals and time budget that end it."""
+"""When a run pauses, what hooks request of it, which evaluation is best, and the signals that end it."""
 
 import math
 import os
@@ -40,7 +40,7 @@ def seen(tracker, *values, first=0):
     return improved
 
 
-def test_the_mode_of_a_metric_is_that_of_keras():
+def test_metric_mode_matches_keras():
     seen = set()
     for name in dir(keras.metrics):
         with suppress(TypeError):  # a function, or a class with arguments
@@ -52,14 +52,14 @@ def test_the_mode_of_a_metric_is_that_of_keras():
     assert mode_of("a/metric/mae", "auto") == mode_of("metric/bce", "auto") == "min"  # of objective a; an alias
 
 
-def test_the_monitor_is_there():
+def test_monitor_is_chosen_from_the_available_values():
     names = ["loss/own", "loss/total"]
     assert choose_monitor("auto", "auto", names) == ("loss/total", "min")
     assert choose_monitor("auto", "auto", [*names, "metric/accuracy"]) == ("metric/accuracy", "max")
     assert_refused("Did you mean 'loss/total'", choose_monitor, "loss", "auto", names)
 
 
-def test_best_follows_the_mode_and_is_no_tie_no_nan_and_not_too_early():
+def test_best_follows_the_mode_and_ignores_ties_nan_and_early_steps():
     for mode, best, step in (("max", 0.9, 1), ("min", 0.2, 3)):
         tracker = Best("metric/accuracy", mode)
         found = [index for index, each in enumerate(seen(tracker, 0.5, 0.9, 0.9, 0.2, 0.2)) if each]
@@ -80,7 +80,7 @@ def test_best_follows_the_mode_and_is_no_tie_no_nan_and_not_too_early():
     every=st.integers(1, 3),
     report=st.none() | st.integers(1, 50),
 )
-def test_edges_lead_to_the_end_and_pass_no_evaluation_and_no_report(size, batch, epochs, every, report):
+def test_chunk_edges_reach_the_end_and_skip_no_evaluation_or_report(size, batch, epochs, every, report):
     steps_per_epoch = size / min(batch, size)
     total = math.ceil(epochs * steps_per_epoch)
     cadence = Cadence(total, steps_per_epoch, every, report)
@@ -100,7 +100,7 @@ def asking(step):
     return SimpleNamespace(name="asking", next_step=lambda _: step)
 
 
-def test_hooks_slow_steps_and_the_first_chunk_have_edges_of_their_own():
+def test_hooks_slow_steps_and_the_first_chunk_shorten_chunks():
     cadence = Cadence(1000, 100.0, 1, None)
     assert cadence.next_edge(10, [asking(37), asking(55)], 1e-9) == 37
     assert cadence.next_edge(40, [asking(37), asking(None)], 1e-9) == 100
@@ -117,7 +117,7 @@ def hook(name, network, objective="*"):
     return found
 
 
-def test_prefixes_are_left_out_and_each_objective_is_a_view():
+def test_own_values_drop_prefixes_and_give_one_view_per_objective():
     values = {"first/g/ema/distance": 1.0, "first/d/ema/distance": 2.0, "first/loss/g/center": 3.0}
     values |= {"second/d/ema/distance": 4.0, "second/metric/d/within": 5.0, "opt/learning_rate": 6.0}
     objectives = [ToyObjective("g", "first"), ToyObjective("d", "second")]
@@ -145,13 +145,13 @@ with Interruption().listening():
 
 @pytest.fixture(autouse=True)
 def sensitive():
-    """Handle SIGINT, also in a process that a shell has started in the background, which ignores it."""
+    """Handle SIGINT even in a process that a shell started in the background, where it is ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
-def test_the_first_signal_is_recorded_and_an_ignored_one_stays_ignored():
+def test_first_signal_is_recorded_and_ignored_signal_stays_ignored():
     before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
     for number in (signal.SIGINT, signal.SIGTERM):
         interruption = Interruption()
@@ -175,7 +175,7 @@ def test_the_first_signal_is_recorded_and_an_ignored_one_stays_ignored():
         signal.signal(signal.SIGINT, before)
 
 
-def test_a_second_signal_is_one_while_python_waits_for_a_computation():
+def test_second_signal_ends_the_process_during_a_computation():
     code = LISTENING.format("hashlib.pbkdf2_hmac('sha256', b'', b'', 40_000_000)")
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "listens\n"
@@ -187,7 +187,7 @@ def test_a_second_signal_is_one_while_python_waits_for_a_computation():
     assert process.returncode == 128 + signal.SIGINT
 
 
-def test_a_termination_is_an_interruption_in_the_main_thread_alone():
+def test_sigterm_raises_interrupted_in_the_main_thread_only():
     before = signal.getsignal(signal.SIGTERM)
 
     def listen():

@@ -1,4 +1,4 @@
-"""The run directory: new, whole, never overwritten, locked by one process, unlocked by a kill."""
+"""The run directory: new, complete, never overwritten, and locked by one process until it ends."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from tests.support.refusals import assert_refused
 NOW = datetime(2026, 1, 2, 3, 4, 5)
 
 
-def test_a_run_directory_is_new_and_its_files_are_written_once(tmp_path, monkeypatch):
+def test_run_directory_is_new_and_its_files_are_written_once(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     first = choose_directory(None, "bnn", NOW)  # of three runs that start in the same second
     for end in ("", "_1", "_2"):
@@ -29,7 +29,7 @@ def test_a_run_directory_is_new_and_its_files_are_written_once(tmp_path, monkeyp
     path, config = tmp_path / "deep" / "a=1, $", {"seed": 3, "hooks": {"bnn": {"clip": 1.0}}}
     make_directory(path, config, ["recipe=bnn", "seed=3"])
     assert_refused(r"exists already.* in it: \'resume=", choose_directory, str(path), "bnn", NOW)
-    for resumed in (path, tmp_path / "é [1]", "it's"):  # what a shell makes of it is an override of this path
+    for resumed in (path, tmp_path / "é [1]", "it's"):  # a shell parses it into an override of this path
         (word,) = shlex.split(resume_override(resumed))
         assert OverridesParser.create().parse_overrides([word])[0].value() == str(resumed)
     assert resume_override("runs/a=1") == "\"resume='runs/a=1'\""
@@ -41,7 +41,7 @@ def test_a_run_directory_is_new_and_its_files_are_written_once(tmp_path, monkeyp
     assert environment["cpu_count"] == os.cpu_count()
 
 
-def test_what_cannot_be_a_run_directory_is_refused(tmp_path, monkeypatch):
+def test_invalid_run_directory_is_refused(tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
     make_directory(choose_directory(str(tmp_path / "empty"), "bnn", NOW), {}, [])
     (tmp_path / "file").write_text("")
@@ -50,7 +50,7 @@ def test_what_cannot_be_a_run_directory_is_refused(tmp_path, monkeypatch):
     assert_refused("is not writable", choose_directory, str(tmp_path / "run"), "bnn", NOW)
 
 
-def test_a_file_to_start_from_holds_weights_by_its_ending(tmp_path):
+def test_initial_weights_file_is_checked_by_extension(tmp_path):
     for name in ("model.keras", "model.weights.h5", "model.safetensors", "model.pkl"):
         (tmp_path / name).write_text("")
     for name in ("model.keras", "model.weights.h5", "model.safetensors"):
@@ -69,7 +69,7 @@ with locked(pathlib.Path(sys.argv[1])):
 """
 
 
-def test_a_lock_names_its_process_and_ends_with_a_kill_or_an_error(tmp_path):
+def test_lock_names_its_process_and_is_released_by_kill_or_error(tmp_path):
     command = [sys.executable, "-c", HOLD, str(tmp_path)]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout.readline() == "held\n"

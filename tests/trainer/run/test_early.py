@@ -1,9 +1,9 @@
-"""The early check leaves a package of the user as if it had not been imported, so that the run can import it."""
+"""The early check leaves a user's package as if it had not been imported, so that the run can import it."""
 
 from tests.support.workers import run_python
 
 FILES = {
-    "keras/__init__.py": "class layers:\n    Layer = object\n",  # quick to import; put off like the real one
+    "keras/__init__.py": "class layers:\n    Layer = object\n",  # quick to import; deferred like the real one
     "mine/__init__.py": "import mine.sizes\nimport mine.net\n\nWIDTH = mine.sizes.WIDTH\n",
     "mine/sizes.py": "WIDTH = 3\n",
     "mine/net.py": "import keras\n\n\nclass Own(keras.layers.Layer): ...\n\n\ndef net(): ...\n",
@@ -19,7 +19,7 @@ assert mine.WIDTH == mine.sizes.WIDTH == 3
 """
 
 
-def test_a_package_that_was_checked_can_be_imported_again(tmp_path):
+def test_checked_package_can_be_imported_again(tmp_path):
     for name, text in FILES.items():
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""A finished run, built again from its directory."""
+"""A finished run, rebuilt from its directory."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ def run(tmp_path_factory):
     return directory
 
 
-def test_every_variable_has_the_value_of_the_checkpoint(run):
+def test_restored_variables_have_the_values_of_the_checkpoint(run):
     restored = restore(str(run), read_config(str(run)), "last")  # the best is restored below
     saved = CheckpointStore(run / "checkpoints").load("last")
     variables, accumulators = restored.variables, restored.loop.accumulators.variable
@@ -37,7 +37,7 @@ def test_every_variable_has_the_value_of_the_checkpoint(run):
     assert not accumulators.numpy().any()
 
 
-def test_without_a_tag_it_is_the_best_and_evaluates_as_the_run_did(run, tmp_path):
+def test_restore_without_tag_uses_the_best_and_evaluates_like_the_run(run, tmp_path):
     summary = json.loads((run / "summary.json").read_text())
     copy = Path(shutil.copytree(run, tmp_path / "copy"))
     (copy / "checkpoints" / "index.json").write_text("{")
@@ -47,17 +47,17 @@ def test_without_a_tag_it_is_the_best_and_evaluates_as_the_run_did(run, tmp_path
                          (load_run, [], copy / "checkpoints", "x")):  # fmt: skip
         assert_refused("manifest.json is damaged.* to use an older one", read, *given)
     assert (restored.checkpoint, restored.step) == ("best", summary["best"]["step"])
-    assert restored.step < summary["steps"]  # of two checkpoints that differ
+    assert restored.step < summary["steps"]  # the two checkpoints differ
     for name, value in restored.held_out["validation"].run(restored.step).items():
         assert value == pytest.approx(summary["best"]["values"][name], rel=1e-5)
     assert restored.held_out["test"].run(restored.step)["metric/accuracy"] == summary["test"]["metric/accuracy"]
 
 
-def test_a_run_needs_checkpoints_and_plugins_that_the_user_names(run, tmp_path):
+def test_restore_needs_checkpoints_and_plugins_named_by_the_user(run, tmp_path):
     assert_refused("has no checkpoints", restore, str(tmp_path), read_config(str(run)))
     (tmp_path / "config.yaml").write_text((run / "config.yaml").read_text().replace("init_from: null", "init_from: x"))
     assert "init_from: x" in (tmp_path / "config.yaml").read_text()
-    assert read_config(str(tmp_path)) == read_config(str(run))  # where it started from does not matter any more
+    assert read_config(str(tmp_path)) == read_config(str(run))  # init_from no longer matters
     config = (run / "config.yaml").read_text()
     (tmp_path / "config.yaml").write_text(config.replace("plugins: []", "plugins: [pip]"))
     assert_refused(r"plugins=\[pip\]", read_config, str(tmp_path), ["another"])

@@ -1,4 +1,4 @@
-"""A network starts from the weights of a run or of a file, whatever its layers are called, and reports them."""
+"""A network starts from the weights of a run or a file, whatever its layers are named, and reports what it took."""
 
 import io
 import json
@@ -19,7 +19,7 @@ from hookline.trainer.run.initial_weights import MEMBER, by_path, held, load_fil
 from tests.support.refusals import assert_refused
 
 layers = keras.layers
-CALM = {"hooks": [{"advisor": None}]}  # which warns of small batches
+CALM = {"hooks": [{"advisor": None}]}  # which warns about small batches
 GENERATOR = np.random.default_rng(1)
 X = np.random.default_rng(0).normal(size=(6, 12, 4)).astype(np.float32)
 
@@ -29,7 +29,7 @@ def network(model):
 
 
 def fresh(make, *arguments, **options):
-    """Return a model with weights of its own; its layers have the numbers that come next in this process."""
+    """Return a model with random weights; its layers get the next numbers in this process."""
     model = make(*arguments, **options)
     for variable in model.weights:
         if variable.dtype == "float32":
@@ -38,7 +38,7 @@ def fresh(make, *arguments, **options):
 
 
 def plain(classes=3, width=4):
-    """Dense layers of one shape, so that a shift by one would not show in the shapes."""
+    """Return dense layers of one shape, so that shapes would not reveal a shift by one."""
     stack = [layers.Dense(width, "tanh") for _ in range(3)]
     return keras.Sequential([keras.Input((12, 4)), *stack, layers.BatchNormalization(), layers.Dense(classes)])
 
@@ -87,9 +87,9 @@ SAVED = {
     [(plain, "a.keras"), (plain, "a.safetensors"), (named, "a.weights.h5"), (named, "a.safetensors")]
     + [(transformer, name) for name in SAVED],
 )
-def test_a_model_of_the_same_kind_computes_the_same_as_the_saved_one(make, name, tmp_path):
+def test_model_of_the_same_kind_computes_the_same_as_the_saved_one(make, name, tmp_path):
     if name == "a.safetensors":
-        keras.utils.clear_session(free_memory=False)  # such a file has nothing but names
+        keras.utils.clear_session(free_memory=False)  # such a file contains only names
     before = fresh(make)
     SAVED[name](before, tmp_path / name)
     if name == "a.safetensors":
@@ -102,7 +102,7 @@ def test_a_model_of_the_same_kind_computes_the_same_as_the_saved_one(make, name,
 
 
 @pytest.mark.parametrize("name", ["a.keras", "a.h5"])
-def test_other_numbers_of_unnamed_layers_shift_nothing(name, tmp_path):
+def test_different_numbers_of_unnamed_layers_do_not_shift_weights(name, tmp_path):
     keras.utils.clear_session(free_memory=False)
     layers.Dense(1)
     saved = fresh(plain)  # dense_1 .. dense_4
@@ -114,7 +114,7 @@ def test_other_numbers_of_unnamed_layers_shift_nothing(name, tmp_path):
     assert "by place" in own.started_from[0]
 
 
-def test_a_head_for_other_classes_stays_as_it_was(tmp_path):
+def test_head_for_other_classes_is_left_unchanged(tmp_path):
     for make in (named, plain, transformer):
         fresh(make, 7).save_weights(tmp_path / "a.weights.h5")
         own = network(fresh(make, 3))
@@ -126,16 +126,16 @@ def test_a_head_for_other_classes_stays_as_it_was(tmp_path):
         assert any(np.array_equal(each.numpy(), kernel) for each in own.model.weights)
 
 
-def test_a_layer_is_taken_whole_or_not_at_all(tmp_path):
+def test_layer_is_loaded_completely_or_not_at_all(tmp_path):
     fresh(named).save(tmp_path / "a.keras")
-    own = network(fresh(named, scale=False))  # what is left of the norm has the shapes of the file's first three
+    own = network(fresh(named, scale=False))  # the remaining norm weights have the shapes of the file's first three
     before = own.model.get_layer("norm").get_weights()
     load_file([own], str(tmp_path / "a.keras"))
     np.testing.assert_equal(own.model.get_layer("norm").get_weights(), before)
     assert "Left as they were: norm" in own.started_from[1]
 
 
-def test_names_count_more_than_places_if_both_fit(tmp_path):
+def test_names_take_precedence_over_positions_if_both_fit(tmp_path):
     def two(names):
         return keras.Sequential([keras.Input((4,)), *(layers.Dense(4, name=name) for name in names)])
 
@@ -151,7 +151,7 @@ def test_names_count_more_than_places_if_both_fit(tmp_path):
     np.testing.assert_array_equal(renamed.model.get_layer("d").kernel.numpy(), saved.get_layer("b").kernel.numpy())
 
 
-def test_nothing_that_fits_is_an_error_with_names_of_both(tmp_path):
+def test_no_matching_layer_is_refused_with_names_of_both(tmp_path):
     fresh(named, first="two").save(tmp_path / "a.keras")
     with pytest.raises(UserError, match=r"No layer of init_from=.* it has .*two.*\[4, 5\].* such as .*\[3, 9\]"):
         load_file([network(keras.Sequential([keras.Input((3,)), layers.Dense(9)]))], str(tmp_path / "a.keras"))
@@ -162,7 +162,7 @@ def test_nothing_that_fits_is_an_error_with_names_of_both(tmp_path):
     assert_refused("No layer", take_weights, own, given, "init_from=x")
 
 
-def test_a_run_gives_its_latent_weights_and_not_their_averages(monkeypatch, tmp_path):
+def test_run_provides_latent_weights_instead_of_averages(monkeypatch, tmp_path):
     saved, mine = fresh(named), network(fresh(named))
     values = {name: np.array(each) for name, each in name_variables(saved.weights).items()}
     tensors = {f"network/model/{name}": each for name, each in values.items()}
@@ -174,7 +174,7 @@ def test_a_run_gives_its_latent_weights_and_not_their_averages(monkeypatch, tmp_
 
 
 @pytest.mark.full
-def test_python_starts_from_a_file_and_from_a_run(tmp_path):
+def test_python_trainer_starts_from_a_file_and_from_a_run(tmp_path):
     def trained(**options):
         model = named(first="one")
         model = keras.Model(model.inputs, layers.GlobalAveragePooling1D()(model.outputs[0]))
@@ -207,7 +207,7 @@ def read(path):
 
 @pytest.mark.parametrize("name", ["a.keras", "a.weights.h5", "a.h5"])
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
-def test_what_keras_saves_is_read_by_layer(name, tmp_path):
+def test_keras_files_are_read_by_layer(name, tmp_path):
     inner = keras.Sequential([keras.Input((3,)), keras.layers.Dense(3, name="inner")], name="block")
     head = keras.layers.Dense(2, name="head", dtype="float32" if name == "a.h5" else "bfloat16")
     model = keras.Sequential([keras.Input((3,)), inner, keras.layers.Dropout(0.5), head], name="whole")
@@ -287,7 +287,7 @@ HOSTILE = {
 }
 
 
-def test_a_hostile_file_is_refused_in_a_line_and_no_link_is_followed(tmp_path):
+def test_hostile_file_is_refused_in_one_line_and_links_are_not_followed(tmp_path):
     for ending, content in HOSTILE.values():
         path = tmp_path / f"a{ending}"
         path.write_bytes(content)
@@ -299,7 +299,7 @@ def test_a_hostile_file_is_refused_in_a_line_and_no_link_is_followed(tmp_path):
     assert_refused("links to somewhere else", read, path)
 
 
-def test_links_in_a_circle_end_and_a_claimed_size_costs_nothing(tmp_path):
+def test_circular_links_end_and_huge_claimed_size_is_not_allocated(tmp_path):
     def change(group):
         group.create_dataset("0", (2**20, 2**20), "f4", chunks=(2**10, 2**10), compression="gzip")
         group.parent["again"] = group.parent.parent  # a hard link

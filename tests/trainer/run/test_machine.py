@@ -1,4 +1,4 @@
-"""Precision, a lack of memory, and graphs that a finished run no longer holds."""
+"""Precision, lack of memory, and graphs that are released after a run."""
 
 import keras
 import numpy as np
@@ -15,7 +15,7 @@ from tests.support.refusals import assert_refused
 VOLTA = {"device_name": "Tesla V100", "compute_capability": (7, 0)}
 
 
-def test_a_slow_precision_is_refused_unless_it_is_allowed(monkeypatch, tmp_path):
+def test_slow_precision_is_refused_unless_allowed(monkeypatch, tmp_path):
     monkeypatch.setattr("hookline.trainer.run.machine.cpu_flags", lambda: ["avx2"])
     monkeypatch.setattr("tensorflow.config.list_physical_devices", lambda kind: [])
     for precision in ("float16", "bfloat16"):
@@ -34,7 +34,7 @@ def test_a_slow_precision_is_refused_unless_it_is_allowed(monkeypatch, tmp_path)
 
 
 @pytest.mark.full
-def test_a_run_in_float16_keeps_its_scale_and_leaves_no_policy_behind(tmp_path):
+def test_float16_run_keeps_its_loss_scale_and_restores_the_dtype_policy(tmp_path):
     directory = tmp_path / "run"
     allowed = ("trainer.precision=float16", "trainer.allow_slow_precision=true")
     summary = run_small("baseline", *allowed, "trainer.epochs=1", run_dir=directory)
@@ -62,7 +62,7 @@ def exhausted(text):
     return tf.errors.ResourceExhaustedError(None, None, text)
 
 
-def test_a_lack_of_memory_is_one_line_and_other_errors_stay():
+def test_lack_of_memory_is_a_user_error_and_other_errors_are_kept():
     for error, message in (
         (exhausted("OOM when allocating tensor with shape[64,128] and type bfloat16 on"), rf"{SHAPE} \[64, 128\], bfl"),
         (MemoryError(), r"not enough memory\. Expected a smaller trainer.batch_size"),
@@ -80,8 +80,8 @@ def test_a_lack_of_memory_is_one_line_and_other_errors_stay():
         assert estimated("The plan", lambda: {}["a"], 0) == 0
 
 
-@pytest.mark.long  # TensorFlow waits for ten seconds for somebody to free some
-def test_a_run_that_finds_no_room_for_its_model_leaves_nothing(tmp_path):
+@pytest.mark.long  # TensorFlow waits ten seconds for memory to be freed
+def test_run_whose_model_exceeds_memory_leaves_no_directory(tmp_path):
     with pytest.raises(UserError, match=rf"{SHAPE} \[100000000, 1000000\], float"), memory_errors():
         tf.random.uniform([10**8, 10**6])
     assert_refused(SHAPE, run_small, "baseline", "model.units=[10000000000]", run_dir=tmp_path / "run")
@@ -93,7 +93,7 @@ def doubled(value):
     return 2.0 * value, lambda upstream: 5.0 * upstream
 
 
-def test_what_was_traced_before_can_still_be_differentiated():
+def test_earlier_traces_stay_differentiable_after_graphs_are_released():
     traced = tf.function(doubled, autograph=False).get_concrete_function(tf.TensorSpec([], tf.float32))
     with released_graphs():
         tf.function(doubled, autograph=False)(tf.constant(1.0))

@@ -31,7 +31,7 @@ def once(step):
     return f"+hooks.once={{_target_:tests.support.poison.Once,step:{step}}}"
 
 
-def test_nothing_is_written_and_the_next_step_finds_everything_as_it_was():
+def test_step_with_nan_writes_nothing_and_the_next_step_is_unaffected():
     clean = toy_network()
     other = toy_loop(network=clean)
     for place in PLACES:
@@ -51,10 +51,10 @@ def test_nothing_is_written_and_the_next_step_finds_everything_as_it_was():
         averages = loop.accumulators.read()
         assert averages.pop("loss/poison", 0.0) == 0.0
         assert averages.pop("grad_norm/after/poison") == averages.pop("grad_norm/after") == averages["grad_norm/before"]
-        assert averages == pytest.approx(other.accumulators.read())  # the average of the steps that were made
+        assert averages == pytest.approx(other.accumulators.read())  # the average of the steps that were taken
 
 
-def test_what_no_policy_can_get_past_ends_the_run(tmp_path):
+def test_run_ends_when_the_nan_policy_reaches_its_limit(tmp_path):
     common = (PLUGIN, *EACH, "hooks.nan_guard.at_most=2")
     skipping = (poison("loss", 2, 4, 6), "hooks.nan_guard.policy=skip")
     with (
@@ -70,9 +70,9 @@ def test_what_no_policy_can_get_past_ends_the_run(tmp_path):
         run_small("baseline", *common, *returning, run_dir=tmp_path / "b")
     state = CheckpointStore(tmp_path / "b" / "checkpoints").load("last")
     assert state.step == 14
-    assert state.tensors["optimizer/model/learning_rate_factor"] == 1.0  # written before the first return
+    assert state.tensors["optimizer/model/learning_rate_factor"] == 1.0  # written before the first rollback
     rates = rates_of(tmp_path / "b")
-    assert 0.15 < rates[15] / rates[14] < 0.25  # halved twice, of a schedule that falls
+    assert 0.15 < rates[15] / rates[14] < 0.25  # halved twice, on a falling schedule
 
 
 ROLLED = [once(13), ROLLBACK, "hooks.nan_guard.rate_factor=0.3", "hooks.checkpoint.keep_last=9", *SAVING, *EACH]
@@ -85,11 +85,11 @@ def rolled(tmp_path_factory):
         return directory, run_small("baseline", PLUGIN, *ROLLED, run_dir=directory)
 
 
-def test_the_run_goes_back_to_a_checkpoint_and_on_at_a_lower_rate(rolled):
+def test_rollback_returns_to_a_checkpoint_and_lowers_the_rate(rolled):
     directory, found = rolled
     assert (found["status"], found["steps"], found["rolled_back"]) == ("completed", 20, [13])
     rates, schedule = rates_of(directory), schedules.cosine(0.003, 20)
-    assert sorted(rates) == list(range(1, 21))  # once each, though some were made twice
+    assert sorted(rates) == list(range(1, 21))  # once each, although some ran twice
     for step, rate in rates.items():
         assert rate == pytest.approx(float(schedule(step)) * (0.3 if step > 12 else 1.0)), step
     for split in ("train", "validation"):
@@ -97,7 +97,7 @@ def test_the_run_goes_back_to_a_checkpoint_and_on_at_a_lower_rate(rolled):
         reader = EventAccumulator(str(directory / "tensorboard" / split), size_guidance={"tensors": 0}).Reload()
         events = reader.Tensors("loss/total")
         shown = [(each.step, tensor_util.make_ndarray(each.tensor_proto).item()) for each in events]
-        assert [step for step, _ in shown] == sorted(lines)  # of a step that was made twice, the second alone
+        assert [step for step, _ in shown] == sorted(lines)  # of a step that ran twice, only the second
         assert dict(shown) == pytest.approx(lines, rel=1e-6)
 
 
@@ -108,7 +108,7 @@ def rates_of(directory):
     return rates
 
 
-def test_a_run_that_went_back_resumes_and_replays_with_its_bits(rolled, tmp_path, capsys):
+def test_rolled_back_run_resumes_and_replays_bit_identically(rolled, tmp_path, capsys):
     with pytest.warns(UserWarning, match="rolls back"):
         found = run_cut("baseline", *ROLLED, cuts=[17], run_dir=tmp_path / "cut")
     assert found["rolled_back"] == [13]

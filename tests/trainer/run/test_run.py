@@ -17,7 +17,7 @@ from tests.support.toy import StatelessHook, toy_loop, toy_network
 
 @pytest.fixture(scope="module")
 def loop():
-    """Return a traced loop, which runs without graph hooks share."""
+    """Return a traced loop, shared by the runs without graph hooks."""
     return toy_loop([], network=toy_network(optimizer=keras.optimizers.Adam(0.05)))
 
 
@@ -43,7 +43,7 @@ class Diary(HostHook):
         self.reports.append(report)
 
 
-def test_reports_come_once_an_epoch_and_the_test_once_at_the_end(loop, tmp_path):
+def test_reports_come_once_per_epoch_and_the_test_once_at_the_end(loop, tmp_path):
     diary = Diary()
     run = toy_run(tmp_path, [diary])
     run.fit()
@@ -70,7 +70,7 @@ class SaveBest(Diary):
             run.control.save("best")
 
 
-def test_the_test_has_weights_state_and_step_of_the_best_checkpoint(tmp_path):
+def test_final_test_uses_weights_state_and_step_of_the_best_checkpoint(tmp_path):
     class Counter(StatelessHook):
         variable = None
 
@@ -104,7 +104,7 @@ def test_the_test_has_weights_state_and_step_of_the_best_checkpoint(tmp_path):
         assert run.finish()["weights"] == "final"
 
 
-def test_chunks_end_at_the_step_of_a_hook_and_a_stop_after_an_evaluation(loop, tmp_path):
+def test_chunk_ends_at_a_hook_step_and_stop_comes_after_evaluation(loop, tmp_path):
     class Pausing(Diary):
         def next_step(self, step):
             return 3 if step < 3 else None
@@ -130,7 +130,7 @@ def full_disk(monkeypatch, room):
     monkeypatch.setattr("hookline.trainer.run.checkpoint_files.write_checkpoint", write)
 
 
-def test_a_best_state_that_could_not_be_saved_ends_the_run_as_unsaved(loop, tmp_path, monkeypatch):
+def test_unsaved_best_state_ends_the_run_with_unsaved_error(loop, tmp_path, monkeypatch):
     full_disk(monkeypatch, lambda step: step == 4)
     run = toy_run(tmp_path, [SaveBest()], epochs=6)  # of a network that still improves
     with (
@@ -151,7 +151,7 @@ def test_a_best_state_that_could_not_be_saved_ends_the_run_as_unsaved(loop, tmp_
     assert (unsaved.best.step, unsaved.best.value) == (0, None)
 
 
-def test_a_failed_save_is_repeated_at_the_end_and_reported_if_it_fails_again(loop, tmp_path, monkeypatch):
+def test_failed_save_is_retried_at_the_end_and_reported_if_it_fails_again(loop, tmp_path, monkeypatch):
     full_disk(monkeypatch, lambda step: False)
     for interruption, error in ((Interruption(0.0), UnsavedError), (Interruption(None, 15), Interrupted)):
         run = toy_run(tmp_path / error.__name__, loop=loop)
@@ -165,14 +165,14 @@ def test_a_failed_save_is_repeated_at_the_end_and_reported_if_it_fails_again(loo
     assert run._store.load("best").step == run.best.step
 
 
-def test_veto_without_a_hook_that_acts_ends_the_run(tmp_path):
+def test_veto_without_a_handling_hook_ends_the_run(tmp_path):
     veto = StatelessHook()
     veto.veto = lambda context: {"gradient/toy/hidden/kernel": tf.equal(context.step, 5)}
     with pytest.raises(NonFiniteError, match="Step 5 .*gradient/toy/hidden/kernel"):
         toy_run(tmp_path, [Diary()], [veto]).fit()
 
 
-def test_an_error_names_its_hook_and_all_hooks_are_closed(loop, tmp_path):
+def test_error_names_its_hook_and_all_hooks_are_closed(loop, tmp_path):
     closed = []
 
     class Broken(Diary):
@@ -194,7 +194,7 @@ def test_an_error_names_its_hook_and_all_hooks_are_closed(loop, tmp_path):
         complete(toy_run(tmp_path / "absent", loop=loop))
 
 
-def test_the_first_warning_of_each_hook_is_shown_and_no_later_one(tmp_path):
+def test_only_the_first_warning_of_each_hook_is_shown(tmp_path):
     class Worried(Diary):
         def warning(self, values):
             return f"the loss is {'finite' if np.isfinite(values['loss/total']) else 'lost'}."
@@ -212,7 +212,7 @@ def test_the_first_warning_of_each_hook_is_shown_and_no_later_one(tmp_path):
     assert graph_hook.reports == 2  # it is not asked again
 
 
-def test_a_step_that_a_resumed_run_would_not_repeat_is_named(tmp_path):
+def test_draw_that_a_resumed_run_would_not_repeat_is_reported(tmp_path):
     class Draws(StatelessHook):
         def transform_gradients(self, gradients, context):
             return {name: value + 0.0 * tf.random.normal(value.shape) for name, value in gradients.items()}
@@ -223,7 +223,7 @@ def test_a_step_that_a_resumed_run_would_not_repeat_is_named(tmp_path):
     assert len(run.journal.warnings) == 1
 
 
-def test_a_failed_write_of_a_hook_is_reported_once_and_the_run_continues(loop, tmp_path):
+def test_failed_write_of_a_hook_is_reported_once_and_the_run_continues(loop, tmp_path):
     def failing(stage, error):
         def fail(*_):
             raise error

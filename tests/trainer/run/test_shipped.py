@@ -1,4 +1,4 @@
-"""The weights that are shipped, and the smallest form that holds them exactly."""
+"""The shipped weights, and the smallest form that stores them exactly."""
 
 import math
 
@@ -35,7 +35,7 @@ def quantization():
 
 
 def trained(*hooks):
-    """Return a trainer after 12 steps, in the middle of which the last mask or level is set, if hooks have any."""
+    """Return a trainer after 12 steps, during which the last mask or level is set, if hooks have any."""
     trainer = built(small_network(keras.optimizers.Adam(0.01), units=8), *hooks, total_steps=1000)
     if any(hook.declare().state for hook in hooks):
         ChunkLoop(trainer, toy_batch, xla=False).run(0, 12)
@@ -59,7 +59,7 @@ def test_pruned_kernels_are_stored_sparse_or_dense_whichever_is_smaller():
     assert bits_of(prune(0.1)) == dict.fromkeys(SHAPES, 32.0)
 
 
-def test_pruned_kernels_under_a_sign_hold_no_zero_and_take_a_bit():
+def test_binarized_pruned_kernels_contain_no_zero_and_take_one_bit():
     trainer = trained(prune(0.9), rounding())
     shipped = shipped_weights(trainer, 12)["model"]
     for name in SHAPES:
@@ -82,7 +82,7 @@ class Later(StatelessHook):
         return {**weights, **{name: self.factor * weights[name] + self.ramp * ramps[name] for name in SHAPES}}
 
 
-def test_a_form_that_cannot_hold_the_result_of_a_later_hook_does_not_count():
+def test_compact_form_is_dropped_if_a_later_hook_leaves_its_levels():
     for quantizer in ("ste_sign", {"name": "dorefa", "k_bit": 3}):
         assert bits_of(rounding(quantizer), Later(1.0)).keys() == SHAPES.keys()
         assert bits_of(rounding(quantizer), Later(1.0, 0.01)) == {}
@@ -90,7 +90,7 @@ def test_a_form_that_cannot_hold_the_result_of_a_later_hook_does_not_count():
     assert bits_of(quantization(), Later(1.1)) == {}
 
 
-def test_weights_are_multiplied_in_the_bits_of_their_hook():
+def test_weights_have_the_bit_width_of_their_hook():
     def weight_bits(*hooks):
         trainer = trained(*hooks)
         return shipped_bits(trainer, shipped_weights(trainer, 12))["model"].weights
@@ -102,7 +102,7 @@ def test_weights_are_multiplied_in_the_bits_of_their_hook():
     assert weight_bits(rounding(), Later(1.0, 1.0)) == {}  # off their levels
 
 
-def test_shipped_weights_are_those_of_evaluation():
+def test_shipped_weights_equal_those_of_evaluation():
     trainer = trained(named(BnnRounding(stochastic=True, input_quantizer=None, all_binary=True), "bnn_rounding"))
     network = trainer.networks["model"]
     before = values_of(network)
@@ -114,7 +114,7 @@ def test_shipped_weights_are_those_of_evaluation():
     np.testing.assert_equal(values_of(network), before)
 
 
-def test_moving_statistics_are_shipped_as_evaluation_uses_them():
+def test_moving_statistics_are_shipped_as_used_in_evaluation():
     class Double(StatelessHook):
         def transform_weights(self, weights, context):
             return weights | {name: 2.0 * each for name, each in context.state.items() if each.dtype.is_floating}

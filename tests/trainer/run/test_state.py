@@ -1,4 +1,4 @@
-"""Variables by key, and what a resumed run finds changed around it."""
+"""Variables by key, fingerprints of data and tensors, and state that no checkpoint contains."""
 
 import keras
 import numpy as np
@@ -52,7 +52,7 @@ def test_every_kind_of_variable_has_a_key_and_values_round_trip():
     assert early["hook/probe/count"].tolist() == [1.0, 2.0]
 
 
-def test_missing_variables_and_other_shapes_are_named_and_nothing_changes():
+def test_missing_variables_and_wrong_shapes_are_refused_and_nothing_changes():
     some = variables()
     before = values_by_key(some)
     others = {key: value + 1 for key, value in before.items()}
@@ -71,7 +71,7 @@ def fingerprint(name="train", size=10, rows=None, change=None):
     return data_fingerprint([Split(name, source, np.array(range(size) if rows is None else rows, np.int64))])
 
 
-def test_other_data_has_another_fingerprint_also_where_it_is_sampled():
+def test_different_data_has_a_different_fingerprint_even_if_sampled():
     others = [{"change": (4, 2)}, {"rows": [1, 0, *range(2, 10)]}, {"rows": range(9)}, {"size": 11, "rows": range(10)}]
     found = {fingerprint(**other) for other in [*others, {"name": "validation"}, {}]}
     assert len(found) == 6
@@ -81,7 +81,7 @@ def test_other_data_has_another_fingerprint_also_where_it_is_sampled():
     assert len({fingerprint(size=size, change=change) for change in ends}) == 3
 
 
-def test_a_digest_distinguishes_names_dtypes_shapes_and_bits():
+def test_digest_distinguishes_names_dtypes_shapes_and_bits():
     base = {"a": np.array([1.0, 2.0], np.float32), "b": np.array(3)}
     assert tensors_digest(base) == tensors_digest(dict(reversed(base.items())))
     changed = [base["a"].astype(np.float64), base["a"][None], np.nextafter(base["a"], np.float32(9)), base["a"] * -1]
@@ -104,18 +104,18 @@ class Counts(ToyObjective):
         return super().compute(forward, batch)
 
 
-def test_what_a_step_changes_and_no_checkpoint_holds_is_named():
+def test_state_written_by_a_step_but_in_no_checkpoint_is_reported():
     writes = "'own@model' writes a variable at 'transform_gradients/own_model/.*Rng.* `state`"
     assert_refused(writes, refuse_unsaved_state, toy_loop([Draws("own@model")]))
     objective = Counts()
     objective.count = tf.Variable(0.0, trainable=False)
     loop = toy_loop(objectives=[objective])
-    refuse_unsaved_state(loop)  # it is no hook's
+    refuse_unsaved_state(loop)  # it belongs to no hook
     (wrote,) = unrepeatable(loop)
     assert "variable at 'losses/AssignAddVariableOp' that no checkpoint holds" in wrote
 
 
-def test_nothing_is_named_where_a_checkpoint_holds_everything():
+def test_nothing_is_reported_if_the_checkpoint_contains_everything():
     optimizer = keras.optimizers.Adam(use_ema=True, ema_overwrite_frequency=2)
     network = toy_network(optimizer=keras.optimizers.LossScaleOptimizer(optimizer), dropout=0.5)
     loop = toy_loop([CountingHook("own")], network=network, accumulation_steps=2)

@@ -37,7 +37,7 @@ class Raising(StatelessHook):
         return Bits({next(iter(shipped)): "four"})
 
 
-def test_keys_are_documented_and_a_failed_answer_of_a_hook_is_left_out(tmp_path):
+def test_summary_has_all_keys_and_omits_failed_hook_results(tmp_path):
     probe = Raising("probe")
     run = toy_run(tmp_path, [Diary(), probe], [probe])
     run.best = Best("metric/accuracy", "max", 0.97, 6, values={"metric/accuracy": 0.97})
@@ -86,7 +86,7 @@ def rows(summary):
     return {row["layer"]: row for row in summary["layers"]}
 
 
-def test_larqs_tutorial_network_has_the_counts_of_larqs_own_summary():
+def test_larq_tutorial_network_matches_the_summary_of_larq():
     """13.19 KiB, 2,599,552 binary and 194,688 32-bit multiply-accumulates: the table of Larq's MNIST tutorial."""
     own = of(larq_tutorial_cnn((28, 28, 1), 10))
     binary = dict.fromkeys(kernels(own), 1)
@@ -105,7 +105,7 @@ def test_larqs_tutorial_network_has_the_counts_of_larqs_own_summary():
     units=st.lists(st.integers(1, 9), min_size=1, max_size=4),
     bits=st.lists(st.sampled_from([1.0, 1.5, 3.3, 5.0, 32.0]), min_size=4, max_size=4),
 )
-def test_rows_add_up_to_the_size_whatever_the_bits(units, bits):
+def test_layer_rows_add_up_to_the_network_size_for_any_bits(units, bits):
     stack = [layers.Flatten()]
     for size in units:
         stack += [layers.Dense(size), layers.BatchNormalization(), layers.Dropout(0.1)]
@@ -118,7 +118,7 @@ def test_rows_add_up_to_the_size_whatever_the_bits(units, bits):
     assert sum(row["macs"] for row in found["layers"]) == found["macs"]["total"]
 
 
-def test_a_network_is_called_by_what_is_binary_and_zeros_are_counted():
+def test_network_kind_follows_its_bits_and_sparsity_counts_zeros():
     own = network(layers.Flatten(), layers.Dense(4, name="a"), layers.Dense(3, name="b"))
     for weights, inputs, kind in ((1, 1, "BNN"), (1, 32, "BWN"), (32, 1, "BAN"), (5, 32, "quantized")):
         bits = {name: weights for name in kernels(own) if name.endswith("b/kernel")}
@@ -132,7 +132,7 @@ def test_a_network_is_called_by_what_is_binary_and_zeros_are_counted():
     assert (found["kind"], rows(found)["a"]["sparsity"]) == ("full precision", 0.5)
 
 
-def test_what_is_called_twice_multiplies_twice_and_is_stored_once():
+def test_layer_called_twice_counts_macs_twice_and_params_once():
     inputs, dense = keras.Input((4,)), layers.Dense(4, name="dense")
     row = rows(summarize_network(of(keras.Model(inputs, dense(dense(inputs)))), Bits(), {}))["dense"]
     assert (row["macs"], row["params"]) == (2 * 16, 20)
@@ -152,7 +152,7 @@ class Subclassed(keras.Model):
         return self.head(keras.ops.relu(self.body(inputs))) * self.factor
 
 
-def test_of_a_subclassed_model_weights_are_known_and_the_rest_left_open():
+def test_subclassed_model_reports_weights_and_leaves_macs_uncounted():
     model = Subclassed()
     model(np.zeros((1, 4), np.float32))
     own = of(model)
@@ -161,7 +161,7 @@ def test_of_a_subclassed_model_weights_are_known_and_the_rest_left_open():
     assert {name: row["params"] for name, row in rows(found).items()} == {model.name: 1, "body/inner": 25, "head": 18}
     assert {row["output"] is None for row in rows(found).values()} == {True}
     assert found["macs"] == {"total": 0, "by_precision": {}, "uncounted": ["body/inner", "head"]}
-    own = network(layers.GRU(4, name="gru"), shape=(5, 3))  # whose bias, [2, 12], holds zeros
+    own = network(layers.GRU(4, name="gru"), shape=(5, 3))  # whose bias, [2, 12], contains zeros
     bits = Bits(dict.fromkeys(kernels(own), 5.0))
     found = summarize_network(own, bits, shipped(own))
     assert "gru" in found["macs"]["uncounted"]
@@ -180,13 +180,13 @@ def total(layer, *shape):
 
 
 def sum_over_ones(layer, *shape):
-    """Return the sum of the outputs for ones with kernels of ones: each product adds one, where nothing is padded."""
+    """Return the summed outputs for inputs and kernels of ones: without padding, each product adds one."""
     for weight in layer.weights:
         weight.assign(np.ones(weight.shape) if len(weight.shape) > 1 else np.zeros(weight.shape))
     return round(float(np.sum(layer(np.ones((1, *shape), np.float32)))))
 
 
-def test_layers_count_every_product_once():
+def test_macs_count_every_product_once():
     for layer, shape in (
         (layers.Dense(7), (4, 3, 5)),
         (layers.Conv1D(4, 3, strides=2), (9, 2)),
@@ -201,7 +201,7 @@ def test_layers_count_every_product_once():
         assert total(layer, *shape) == sum_over_ones(layer, *shape)
 
 
-def test_padding_is_counted_and_strides_leave_outputs_out():
+def test_macs_count_padding_but_not_outputs_skipped_by_strides():
     assert total(layers.Conv2D(8, 3, padding="same"), 10, 10, 4) == 10 * 10 * 8 * 9 * 4
     assert total(layers.Conv2D(8, 3, padding="same", strides=2), 9, 10, 4) == 5 * 5 * 8 * 9 * 4
     assert total(layers.Conv2D(8, 3), 10, 10, 4) == 8 * 8 * 8 * 9 * 4
@@ -210,14 +210,14 @@ def test_padding_is_counted_and_strides_leave_outputs_out():
     assert found == dict(zip((id(layer.depthwise_kernel), id(layer.pointwise_kernel)), both, strict=True))
 
 
-def test_what_is_not_known_is_not_counted():
+def test_macs_of_unknown_layers_are_not_counted():
     assert counts(layers.BatchNormalization(), 8, 8, 3) == counts(layers.Embedding(10, 4), 6) == {}
     for layer in (layers.LSTM(4), layers.Bidirectional(layers.GRU(4)), layers.TimeDistributed(layers.Dense(2))):
         assert counts(layer, 5, 3) is None
     assert counts(layers.Conv2D(2, 3), None, None, 3) is None
 
 
-def test_rows_hold_metrics_and_the_total_loss_of_each_split_and_objective():
+def test_metric_rows_list_metrics_and_total_loss_per_split_and_objective():
     summary = {
         "final": {"loss/total": 0.0512, "loss/center": 0.01, "metric/accuracy": 0.9981, "opt/learning_rate": 0.001},
         "best": {"step": 1080, "values": {"loss/total": 0.1334, "metric/accuracy": 0.9703}},

@@ -1,4 +1,4 @@
-"""The verdict on a run's input: measured where the time goes, and the remedy that follows."""
+"""The verdict on a run's input: where the time goes, and the advice that follows."""
 
 import time
 
@@ -39,7 +39,7 @@ def batches(*, placement="device", slow_reading=False, augmented=False):
     return TrainingBatches(split, batch_size=4, seed=0, placement=placement, augmentation=augmentation)
 
 
-def test_a_run_that_waited_gets_its_parts_and_one_line_of_advice(tmp_path):
+def test_run_that_waited_for_input_gets_shares_and_advice(tmp_path):
     assert part_shares(batches(slow_reading=True), 3)["reading"] > 0.8
     times = Times(train_seconds=10.0, timed_steps=100, waited_seconds=4.0)
     found = judge_input(seen_run(tmp_path, training=batches(augmented=True), times=times), measure=True)
@@ -60,7 +60,7 @@ ADVICE = [
 ]
 
 
-def test_the_advice_follows_from_what_was_found(tmp_path, monkeypatch):
+def test_advice_follows_from_placement_parts_and_devices(tmp_path, monkeypatch):
     for placement, parts, facts, advice in ADVICE:
         monkeypatch.setattr(module, "usable_cores", lambda facts=facts: facts.get("cores", 8))
         monkeypatch.setattr("tensorflow.config.list_logical_devices", lambda _, facts=facts: facts.get("devices", []))

@@ -52,7 +52,7 @@ def logits_of(network, rows):
     return network.model(toy_arrays()[0][rows]).numpy()
 
 
-def test_views_are_of_hooks_and_of_the_split_that_was_evaluated():
+def test_views_show_hooks_and_objectives_for_the_evaluated_split():
     inputs, targets = toy_arrays()
     source = ArraySource({"inputs": inputs, "targets": targets}, lambda batch: batch)
     splits = {name: Split(name, source, rows.astype(np.int64)) for name, rows in OF_SPLIT.items()}
@@ -85,7 +85,7 @@ def test_views_are_of_hooks_and_of_the_split_that_was_evaluated():
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_a_convolution_shows_its_filters_in_order(channels):
+def test_convolution_filters_are_shown_in_order(channels):
     model = keras.Sequential([keras.Input((8, 8, channels)), layers.Conv2D(5, 3, name="conv")])
     network = Network("model", model, keras.optimizers.SGD())
     weights = {name: each.value.numpy() for name, each in network.weights.items()}
@@ -109,7 +109,7 @@ class Lighter(Augment):
         return {**batch, "inputs": batch["inputs"] + uniform(seeds, "light", [1, 1, 1], high=0.5)}
 
 
-def test_with_augmentation_a_row_is_an_example_and_its_first_draws():
+def test_augmented_sheet_shows_an_example_and_its_first_draws_per_row():
     shades = np.linspace(-1.0, 0.0, 200, dtype=np.float32)[:, None, None, None]
     arrays = {"inputs": np.tile(shades, (1, 16, 16, 1)), "targets": np.zeros(200, np.int64)}
     split = Split("train", ArraySource(arrays, lambda batch: batch), np.arange(200, dtype=np.int64))

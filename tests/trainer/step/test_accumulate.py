@@ -1,4 +1,4 @@
-"""Gradient accumulation: a step in micro batches is the step over the whole batch."""
+"""Gradient accumulation: a step in micro batches equals the step over the whole batch."""
 
 import keras
 import numpy as np
@@ -83,7 +83,7 @@ class Pull(StatelessHook):
 
 
 @pytest.mark.parametrize(("accumulation_steps", "xla"), [(BATCH, False), pytest.param(4, True, marks=pytest.mark.full)])
-def test_step_equals_that_over_the_whole_batch(accumulation_steps, xla):
+def test_accumulated_step_equals_whole_batch_step(accumulation_steps, xla):
     options = {"network": lambda: plain_network(penalty=0.1), "batch": padded_batch}
     options["hooks"] = lambda: [Halve("halve"), Pull("pull")]
     assert_same(run(accumulation_steps, xla=xla, **options), run(1, **options))
@@ -119,7 +119,7 @@ class Counting(keras.layers.Layer):
         return inputs * (1.0 + 0.1 * keras.ops.cast(self.calls, "float32"))
 
 
-def test_counters_of_a_layer_move_as_with_the_whole_batch():
+def test_layer_counters_match_those_of_the_whole_batch():
     network = lambda: plain_network(Counting(name="counting"))  # noqa: E731
     parts, whole = run(4, network=network), run(1, network=network)
     assert_same(parts, whole)
@@ -133,7 +133,7 @@ def test_counters_of_a_layer_move_as_with_the_whole_batch():
 
 
 class Masked(ToyObjective):
-    """Take the mean over the values that the objective and a dropout both draw; each of them is 1."""
+    """Average over the values that the objective's mask and a dropout both keep; each of them is 1."""
 
     uneven = True
 
@@ -146,7 +146,7 @@ class Masked(ToyObjective):
 
 
 @pytest.mark.parametrize("accumulation_steps", [1, 4])
-def test_counts_are_drawn_as_the_losses_are(accumulation_steps):
+def test_counts_use_the_same_draws_as_the_losses(accumulation_steps):
     def network():
         layers = [keras.Input((6,)), keras.layers.Dense(5), keras.layers.Dropout(0.5, seed=1)]
         return network_of(keras.Sequential(layers, name="toy"))
@@ -165,7 +165,7 @@ class SelfCounting(keras.layers.Layer):
         return inputs
 
 
-def test_losses_that_layers_add_are_noted():
+def test_activity_losses_of_layers_are_detected():
     for extra, noted in ((keras.layers.ActivityRegularization(0.1), True), (keras.layers.Dropout(0.0), False)):
         *_, loop = run(2, network=lambda extra=extra: plain_network(extra, penalty=0.1))
         assert loop.trainer.layer_losses is noted
@@ -202,7 +202,7 @@ class Watch(StatelessHook):
         self.seen.setdefault(stage, []).append((batch["inputs"].shape[0], context.micro_batch is None))
 
 
-def test_hooks_see_the_whole_batch_but_while_losses_are_added():
+def test_hooks_see_the_whole_batch_except_in_add_losses():
     network, hook = toy_network(dropout=0.5), Watch("watch")
     network.taps |= hook.request_taps(network.model)
     toy_loop([hook], network=network, accumulation_steps=4).run(0, 1)
@@ -217,6 +217,6 @@ def test_hooks_see_the_whole_batch_but_while_losses_are_added():
     assert counted[1] == 4
 
 
-def test_a_forward_pass_that_writes_by_itself_is_refused():
+def test_accumulation_refuses_a_forward_pass_that_writes_variables():
     run(1, network=lambda: plain_network(SelfCounting()))
     assert_refused("writes variables itself", run, 2, network=lambda: plain_network(SelfCounting()))

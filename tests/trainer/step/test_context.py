@@ -40,7 +40,7 @@ def test_seeds_differ_by_step_update_objective_and_salt():
     assert len({tuple(seed.numpy()) for seed in seeds}) == 7
 
 
-def test_a_seed_does_not_depend_on_other_objectives_networks_or_the_chunk():
+def test_seed_does_not_depend_on_other_objectives_networks_or_chunks():
     alone, beside = Notes("a", "one"), Notes("a", "one")
     pairs_loop([toy_network("a")], [alone]).run(0, 4)
     loop = pairs_loop([toy_network("b"), toy_network("a")], [ToyObjective("b", "other"), beside])
@@ -50,7 +50,7 @@ def test_a_seed_does_not_depend_on_other_objectives_networks_or_the_chunk():
 
 
 class Watches(Judge):
-    """Train a network while another one with dropout, which it does not own, is called twice."""
+    """Train a network while calling twice another one with dropout, which the objective does not own."""
 
     def compute(self, forward, batch):
         output = super().compute(forward, batch)
@@ -61,7 +61,7 @@ class Watches(Judge):
         return output
 
 
-def test_dropout_of_a_borrowed_network_is_fresh_in_every_call():
+def test_borrowed_network_draws_new_dropout_in_every_call():
     own, borrowed = discriminator("own"), discriminator("borrowed")
     borrowed.model.set_weights([np.linspace(0.1, 1.0, w.size).reshape(w.shape) for w in borrowed.model.get_weights()])
     borrowed.fixed = True

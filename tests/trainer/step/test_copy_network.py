@@ -19,7 +19,7 @@ OPTIMIZERS = {
 
 
 def filled(name, optimizer=None):
-    """Return a network whose variables, and those that move of its optimizer, all differ from their first values."""
+    """Return a network whose variables and moving optimizer variables all differ from their initial values."""
     network = discriminator(name, optimizer)
     for index, variable in enumerate((*network.variables.values(), *moving_variables(network).values())):
         variable.value.assign_add((2 + index) * tf.ones_like(variable.value))
@@ -27,7 +27,7 @@ def filled(name, optimizer=None):
 
 
 def disturb(network):
-    """Change every variable in place, by the ways in which TensorFlow writes into a buffer that it holds."""
+    """Change every variable in place, in each way in which TensorFlow writes into an existing buffer."""
     for variable in (*network.variables.values(), *network.optimizer_variables.values()):
         value = variable.value
         value.assign_add(tf.ones_like(value))
@@ -37,9 +37,9 @@ def disturb(network):
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_a_copy_has_every_value_and_stands_alone_afterwards(kind):
+def test_copy_has_every_value_and_is_independent_afterwards(kind):
     source, target = filled("source", OPTIMIZERS[kind]()), discriminator("target", OPTIMIZERS[kind]())
-    assert copy_network(source, target, optimizer="copy") == []  # outside a step it is made at once
+    assert copy_network(source, target, optimizer="copy") == []  # outside a step, it copies immediately
     np.testing.assert_equal(list(values_of(source).values()), list(values_of(target).values()))
     for still, moved in ((target, source), (source, target)):
         before, of_moved = fingerprint(still), values_of(moved)
@@ -50,7 +50,7 @@ def test_a_copy_has_every_value_and_stands_alone_afterwards(kind):
 
 
 @pytest.mark.parametrize("kind", ["ftrl", "loss_scale"])
-def test_slots_are_kept_or_reset_as_told(kind):
+def test_optimizer_slots_are_kept_or_reset_as_requested(kind):
     source, target = filled("source", keras.optimizers.SGD(0.1)), filled("target", OPTIMIZERS[kind]())
     before = values_of(target)
     copy_network(source, target, optimizer="keep")
@@ -76,8 +76,8 @@ class Follow(Judge):
 
 @pytest.mark.full
 @pytest.mark.parametrize(("slots", "xla"), [("copy", False), pytest.param("reset", True, marks=pytest.mark.long)])
-def test_a_messenger_in_the_traced_step_starts_each_time_from_its_source(slots, xla):
-    """Step by step: the messenger equals the current source with one update of its own, made by hand."""
+def test_messenger_starts_every_traced_step_from_its_source(slots, xla):
+    """After every step, the messenger is one small update of its own away from the current source."""
     source, messenger, twin = map(discriminator, ("source", "messenger", "twin"))
     copy_network(source, twin, optimizer="copy")
     follow = Follow("follow", "messenger", [])
@@ -88,11 +88,11 @@ def test_a_messenger_in_the_traced_step_starts_each_time_from_its_source(slots, 
         loop.run(step, 1)
         by_hand.run(step, 1)
         for mine, others in zip(values_of(source).values(), values_of(twin).values(), strict=True):
-            np.testing.assert_allclose(mine, others, rtol=1e-3, atol=1e-4)  # the messenger never reaches the source
+            np.testing.assert_allclose(mine, others, rtol=1e-3, atol=1e-4)  # the messenger never affects the source
         ours, theirs = values_of(messenger), values_of(source)
-        assert int(ours["optimizer/iteration"]) == {"copy": step + 2, "keep": step + 1, "reset": 1}[slots]
+        assert int(ours["optimizer/iteration"]) == {"copy": step + 2, "reset": 1}[slots]
         seed = "dropout/seed_generator_state"
-        np.testing.assert_array_equal(ours[seed] - theirs[seed], [0, 1])  # a call more
+        np.testing.assert_array_equal(ours[seed] - theirs[seed], [0, 1])  # one more call
         distance = np.abs(ours["messenger/hidden/kernel"] - theirs["source/hidden/kernel"]).max()
         assert 0.0 < distance < 0.2  # one update at a rate of 0.05
     for moved, still in ((source, messenger), (messenger, source)):  # no buffer is shared after traced copies
@@ -110,7 +110,7 @@ def dense(units, name=None, **options):
     return keras.layers.Dense(units, name=name, **options)
 
 
-def test_networks_and_optimizers_that_do_not_correspond_are_named():
+def test_mismatched_networks_and_optimizers_are_refused():
     source = stacked(dense(3, "one"), dense(2, "two"), name="source")
     for layers, optimizer, match in (
         (

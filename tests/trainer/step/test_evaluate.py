@@ -50,7 +50,7 @@ class Marks(StatelessHook):
 
 
 @pytest.mark.parametrize("size", [10, SIZE])
-def test_averages_and_what_is_collected_are_exact_for_any_batch_size(size):
+def test_averages_and_collected_values_are_exact_for_any_batch_size(size):
     network = toy_network(dropout=0.5)
     network.model.get_layer("hidden").activity_regularizer = keras.regularizers.L2(0.01)
     hooks = [Marks("objective"), StatelessHook("silent")]  # a hook may have the name of an objective
@@ -94,7 +94,7 @@ class Watcher(StatelessHook):
         return Evaluated(collected={"outputs": context.outputs, "inputs": inputs, "row": row})
 
 
-def test_each_hook_sees_examples_spread_over_the_split_with_their_outputs():
+def test_each_hook_observes_examples_spread_over_the_split():
     network, all_seen = toy_network(dropout=0.5), Watcher("all", 1000)
     before = values_of(network)
     hooks = [Watcher("few", 4), Watcher("many", 50), Watcher("none", 0), all_seen]

@@ -1,4 +1,4 @@
-"""What a forward pass starts from: the hooks' weights and statistics, and what they hold."""
+"""What a forward pass uses: transformed weights and statistics, taps, and the losses of layers."""
 
 import keras
 import numpy as np
@@ -32,7 +32,7 @@ class Shift(StatelessHook):
         return {**weights, MEAN: context.state[MEAN] + 1.0}
 
 
-def test_an_evaluation_alone_uses_the_transformed_statistics():
+def test_only_evaluation_uses_transformed_statistics():
     training = Shift("shift")
     training.training = True
     assert_refused(f"'shift' returned the unknown name '{MEAN}' from transform_weights", toy_loop, [training])
@@ -56,7 +56,7 @@ class Subclassed(keras.Model):
         return self.logits(self.noise(self.norm(self.hidden(inputs))))
 
 
-def test_a_subclassed_model_trains_as_under_keras():
+def test_subclassed_model_trains_as_in_keras():
     inputs, targets = toy_arrays()
     ours, theirs = Subclassed(), Subclassed()
     for model in (ours, theirs):
@@ -71,14 +71,14 @@ def test_a_subclassed_model_trains_as_under_keras():
         np.testing.assert_allclose(found, expected, atol=2e-6)
 
 
-def test_layer_that_assigns_what_the_optimizer_trains_is_refused():
+def test_layer_that_assigns_trainable_weights_is_refused():
     kernel = keras.layers.SpectralNormalization(keras.layers.Dense(3, name="dense"))
     network = network_of(keras.Sequential([keras.Input((6,)), kernel]))
     assert_refused("^A layer assigns 'sequential.*dense/kernel' in its forward pass", toy_loop, network=network)
 
 
-@pytest.mark.filterwarnings("ignore:When providing `inputs` as a dict")  # Keras takes other keys than the names, too
-def test_taps_leave_the_structure_of_inputs_and_outputs():
+@pytest.mark.filterwarnings("ignore:When providing `inputs` as a dict")  # Keras accepts keys other than the names
+def test_taps_keep_the_structure_of_inputs_and_outputs():
     inputs, given = {"x": keras.Input((6,), name="features")}, {"x": tf.constant(toy_arrays()[0])}
     first, second = (keras.layers.Dense(2, name=name)(inputs["x"]) for name in ("b", "a"))
     for outputs in ({"b": first, "a": second}, {"b": first}, (second, first), [first], first):
@@ -94,7 +94,7 @@ class Twice(ToyObjective):
         return super().compute(forward, batch)
 
 
-def test_each_call_adds_the_losses_of_its_layers_and_weights_count_once():
+def test_each_call_adds_its_activity_losses_and_weights_count_once():
     network = toy_network(regularizer=0.1)
     hidden = network.model.get_layer("hidden")
     hidden.activity_regularizer = keras.regularizers.L2(0.01)

@@ -10,7 +10,7 @@ from tests.support.toy import StatelessHook
 
 
 @pytest.mark.parametrize("gpus", [[], ["GPU:0"]], ids=["cpu", "gpu"])
-def test_xla_follows_its_mode_the_device_and_what_hooks_support(gpus, monkeypatch):
+def test_xla_follows_mode_device_and_hook_support(gpus, monkeypatch):
     monkeypatch.setattr("tensorflow.config.list_physical_devices", lambda kind: gpus)
     assert use_xla("on", [])
     assert not use_xla("off", [])
@@ -23,10 +23,10 @@ def test_xla_follows_its_mode_the_device_and_what_hooks_support(gpus, monkeypatc
             assert not use_xla("auto", [hook])
         assert_refused("numpy_forward", use_xla, "on", [hook])
     else:
-        assert not use_xla("auto", [hook])  # it stays off anyway, and nothing is said
+        assert not use_xla("auto", [hook])  # it stays off anyway, without a warning
 
 
-def test_python_is_found_inside_branches_and_functions_and_keeps_xla_off():
+def test_python_ops_are_found_in_nested_graphs_and_keep_xla_off():
     def call(x):
         return tf.ensure_shape(tf.numpy_function(np.tanh, [x], tf.float32, name="mine"), x.shape)
 

@@ -43,7 +43,7 @@ def weighted_loop(weights=WEIGHTS, objective=Weighable):
     return toy_loop(objectives=[objective()], class_weights=None if weights is None else tf.constant(weights))
 
 
-def test_an_example_weighs_as_its_class_or_their_mixture():
+def test_examples_are_weighted_by_class_or_class_mixture():
     losses = {"cross_entropy": tf.constant([1.0, 2.0, 4.0], tf.float16), "domain": tf.constant([1.0, 1.0, 1.0])}
     batch = {"inputs": tf.zeros([3, 1]), "targets": tf.constant([0, 2, 1])}
     found = weigh_losses(Weighable(), losses, batch, tf.constant(WEIGHTS))
@@ -56,7 +56,7 @@ def test_an_example_weighs_as_its_class_or_their_mixture():
     assert_refused("'objective'", weighted_loop, objective=ToyObjective)
 
 
-def test_metrics_and_evaluations_do_not_weigh():
+def test_metrics_and_evaluation_ignore_class_weights():
     weighted, plain = weighted_loop(), weighted_loop(None)
     for loop in (weighted, plain):
         loop.run(0, 1)
@@ -68,7 +68,7 @@ def test_metrics_and_evaluations_do_not_weigh():
     assert found[0] == found[1]
 
 
-OVERFLOW = 1e6  # times the scale it is beyond float16, while the loss itself is finite
+OVERFLOW = 1e6  # multiplied by the scale, it exceeds float16, while the loss itself is finite
 
 
 class Weighted(ToyObjective):
@@ -97,7 +97,7 @@ def half_loop(hooks=(), *, batch=None, network=None, scale=None, objectives=None
 
 
 def all_values(loop):
-    """Return every variable that a checkpoint holds, but the scale's own."""
+    """Return every variable that a checkpoint contains, except those of the loss scale."""
     values = values_by_key({"accumulators": loop.accumulators.variable, **trainer_variables(loop.trainer)})
     return {key: value for key, value in values.items() if not key.startswith("loss_scale/")}
 
@@ -125,14 +125,14 @@ def seen_gradients(precision, scale, factor=1.0, objective=Weighted, shrink=1.0,
     return np.array([value for name, value in loop.accumulators.read().items() if name.startswith("hidden/kernel")])
 
 
-def test_hooks_see_the_true_gradients_below_what_float16_holds():
+def test_hooks_see_true_gradients_below_the_float16_range():
     true, found = seen_gradients("float32", None, 1e-7), seen_gradients("float16", LossScale(), 1e-7)
     assert np.abs(true).max() > 1e-9
     np.testing.assert_allclose(found, true, atol=2e-2 * np.abs(true).max())
 
 
 class Slope(ToyObjective):
-    """Hold the slope of the summed logits with respect to the inputs at 1, times a factor of the batch."""
+    """Penalize slopes other than 1 of the summed logits by the inputs, times a factor of the batch."""
 
     def compute(self, forward, batch):
         inputs = tf.stop_gradient(batch["inputs"])
@@ -144,7 +144,7 @@ class Slope(ToyObjective):
         return ObjectiveOutput(losses, outputs=logits)
 
 
-def test_gradients_inside_of_a_loss_neither_vanish_nor_overflow():
+def test_gradients_inside_a_loss_neither_vanish_nor_overflow():
     inside = {"objective": Slope, "shrink": 3e-4}  # the slope is near 1e-7
     true, found = seen_gradients("float32", None, **inside), seen_gradients("float16", LossScale(), steps=2, **inside)
     np.testing.assert_allclose(found, true, atol=5e-2 * np.abs(true).max())
@@ -158,12 +158,12 @@ def test_gradients_inside_of_a_loss_neither_vanish_nor_overflow():
     )
     assert loop.run(0, 1) == (1, [])
     before = all_values(loop)
-    assert loop.run(1, 1) == (2, [])  # the loss itself is infinite here, but for no fault of the network
+    assert loop.run(1, 1) == (2, [])  # the loss itself is infinite here, through no fault of the network
     assert_same_bits(all_values(loop), before)
     assert (float(scale.value), int(scale.overflow_steps)) == (INITIAL / 2, 1)
 
 
-def test_an_overflow_changes_no_bit_but_halves_the_scale():
+def test_overflow_halves_the_scale_and_changes_nothing_else():
     scale, batch, guard = LossScale(), batches_with({2: OVERFLOW}), named(NanGuard(network="model"), "nan_guard")
     loop = half_loop([guard], batch=batch, scale=scale, accumulation_steps=2, xla=True)
     assert loop.run(0, 2) == (2, [])
@@ -178,7 +178,7 @@ def test_an_overflow_changes_no_bit_but_halves_the_scale():
     assert np.isfinite(list(loop.accumulators.read().values())).all()
 
 
-def test_the_scale_doubles_after_enough_finite_steps_up_to_its_ceiling():
+def test_scale_doubles_after_enough_finite_steps_up_to_its_ceiling():
     scale = LossScale()
     scale.finite_steps.assign(GROWTH_STEPS - 2)
     for written, expected in ((False, INITIAL), (True, INITIAL), (True, 2 * INITIAL), (True, 2 * INITIAL)):
@@ -191,7 +191,7 @@ def test_the_scale_doubles_after_enough_finite_steps_up_to_its_ceiling():
     assert float(scale.value) == CEILING
 
 
-def test_nan_and_an_overflow_at_the_floor_stop_the_run():
+def test_nan_and_overflow_at_the_floor_stop_the_run():
     for value, batch, veto, after in (
         (INITIAL, batches_with({1: math.nan}), "loss/total", (INITIAL, 0)),
         (2.0, batches_with({}, 1e10), "gradient/", (FLOOR, 1)),  # the first overflow took the scale to its floor
@@ -230,7 +230,7 @@ def loop_with(objective=Weighable, batch=weighted_batch, **settings):
 
 
 @pytest.mark.parametrize(("by_class", "accumulation_steps"), [(None, 4), (WEIGHTS, 1)], ids=["examples", "classes"])
-def test_steps_and_their_report_are_those_of_keras_fit(by_class, accumulation_steps):
+def test_weighted_steps_and_report_match_keras_fit(by_class, accumulation_steps):
     model, (inputs, targets) = plain_network().model, toy_arrays()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(0.1), loss, weighted_metrics=["accuracy"], jit_compile=False)
@@ -248,7 +248,7 @@ def test_steps_and_their_report_are_those_of_keras_fit(by_class, accumulation_st
         assert reported["metric/accuracy"] == pytest.approx(fitted["accuracy"][0], rel=1e-5)
 
 
-def test_weights_without_an_example_or_a_loss_for_each_are_refused():
+def test_sample_weights_need_one_weight_and_one_loss_per_example():
     class Mean(ToyObjective):
         def compute(self, forward, batch):
             output = super().compute(forward, batch)

@@ -15,7 +15,7 @@ from tests.support.toy import StatelessHook, toy_loop, toy_network, values_of
 BEFORE, AFTER = "grad_norm/before", "grad_norm/after"
 
 
-def test_padding_does_not_count():
+def test_padding_is_excluded_from_averages():
     def mean(values, weights):
         return weighted_mean("pixels", tf.constant(values), tf.constant(weights)).numpy()
 
@@ -31,7 +31,7 @@ def test_padding_does_not_count():
         assert example_weights({"inputs": inputs}).numpy().tolist() == [1.0, 1.0, 1.0]
 
 
-def test_accumulators_average_over_steps_and_leave_out_what_never_counted():
+def test_accumulators_average_over_steps_and_omit_what_never_counted():
     accumulators = Accumulators()
     accumulators.names = ["loss", "rare"]
     accumulators.reset()
@@ -84,7 +84,7 @@ def moved(hooks=(), steps=1):
     return lengths
 
 
-def test_each_hook_that_changes_gradients_is_followed_in_order():
+def test_gradient_norms_follow_each_hook_that_changes_gradients():
     hooks = [
         Times("a_thrice", 3.0),
         named(ClipGradients(limit=0.01, network="model"), "clip_gradients"),
@@ -95,7 +95,7 @@ def test_each_hook_that_changes_gradients_is_followed_in_order():
     (before,) = moved()
     slices = tf.IndexedSlices(tf.constant([[3.0, 0.0], [0.0, 4.0], [-3.0, 0.0]]), tf.constant([1, 0, 1]), (5, 2))
     values = GradientNorms({"model": {"embedding": slices, "bias": None}}).compute()
-    assert float(values[BEFORE]) == 4.0  # of the tensor that they stand for
+    assert float(values[BEFORE]) == 4.0  # of the tensor that they represent
     with tf.Graph().as_default() as graph:
         GradientNorms({"model": {"kernel": tf.ones(2), "bias": tf.ones(3)}}).compute()
     assert "AddN" not in {each.type for each in graph.get_operations()}  # its order of summation is not fixed
@@ -104,7 +104,7 @@ def test_each_hook_that_changes_gradients_is_followed_in_order():
     assert norms[BEFORE] == pytest.approx(before, rel=1e-4)
     assert norms[f"{AFTER}/a_thrice"] == pytest.approx(3.0 * before, rel=1e-4)
     assert norms[f"{AFTER}/clip_gradients"] == norms[AFTER] == pytest.approx(0.01, rel=1e-4)
-    scaled = loop_of([Times("same", 1.0)], loss_scale=LossScale())  # the scale of the loss is in no norm
+    scaled = loop_of([Times("same", 1.0)], loss_scale=LossScale())  # no norm includes the loss scale
     scaled.run(0, 1)
     assert norms_of(scaled) == dict.fromkeys([BEFORE, f"{AFTER}/same", AFTER], pytest.approx(before, rel=1e-4))
 
@@ -114,7 +114,7 @@ class MeasuresTheStep(StatelessHook):
         return {f"{self.name}/step": tf.cast(context.step, tf.float32)}
 
 
-def test_a_report_averages_norms_and_measures_over_its_first_step_and_every_nth():
+def test_report_averages_norms_and_measures_over_sampled_steps():
     each = moved(steps=9)
     loop = loop_of([MeasuresTheStep("watches")], sample_every=3)
     for start, steps, sampled in ((0, 7, [0, 3, 6]), (7, 1, [7]), (8, 2, [8, 9])):

@@ -35,14 +35,14 @@ def instances(key, *networks, **declarations):
     return [named(f"{key}@{network}", network=network, **declarations) for network in networks]
 
 
-def test_declarations_decide_then_priority_then_the_name():
+def test_hooks_are_ordered_by_declarations_then_priority_then_name():
     assert names(named("c"), named("a", priority=90), named("b")) == ["b", "c", "a"]
     assert names(named("mask", priority=99, before=("round",)), named("round", priority=0)) == ["mask", "round"]
     assert names(named("late", priority=0, after=("early",)), named("early", priority=99)) == ["early", "late"]
     assert names(named("a", reads=("z/mask",)), named("z")) == ["z", "a"]
 
 
-def test_what_cannot_be_ordered_is_refused_with_both_names():
+def test_cycles_conflicts_and_shared_names_of_hooks_are_refused():
     class Watching(StatelessHook, HostHook):
         def state_dict(self):
             return {}
@@ -65,7 +65,7 @@ def test_what_cannot_be_ordered_is_refused_with_both_names():
 
 
 @given(st.permutations(range(6)), st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=8))
-def test_every_declared_edge_holds_and_the_input_order_does_not_matter(permutation, pairs):
+def test_hook_order_respects_every_declared_edge_in_any_input_order(permutation, pairs):
     followers = {number: set() for number in range(6)}
     for first, second in pairs:
         if first < second:  # edges that go up cannot form a cycle
@@ -78,7 +78,7 @@ def test_every_declared_edge_holds_and_the_input_order_does_not_matter(permutati
             assert ordered.index(f"h{first}") < ordered.index(f"h{second}")
 
 
-def test_declarations_speak_of_every_instance_of_a_hook():
+def test_declarations_apply_to_every_instance_of_a_hook():
     hooks = [
         *instances("a", "g", "d", priority=0),
         *instances("z", "g", "d", before=("a",)),
@@ -94,8 +94,8 @@ def of_numpy(x, dtype):
     return override_gradient(lambda x: x.astype(dtype), lambda u, i, o: u, [x], numpy_output=spec, name="mine")
 
 
-def test_a_user_error_comes_out_of_the_traced_loop():
-    def batch(step):  # whose Python XLA does not compile
+def test_user_error_propagates_out_of_the_traced_loop():
+    def batch(step):  # XLA does not compile its Python
         made = toy_batch(step)
         return {**made, "inputs": tf.ensure_shape(tf.numpy_function(np.copy, [made["inputs"]], tf.float32), [16, 6])}
 
@@ -116,7 +116,7 @@ def test_a_user_error_comes_out_of_the_traced_loop():
 STAGES = ("transform_weights", "add_losses", "transform_gradients", "veto", "project", "update_ops", "measure")
 
 
-def test_an_objective_decides_about_the_stages_of_training():
+def test_training_stages_run_only_for_the_objective_of_the_hook():
     hook, called = CountingHook("probe"), []
     hook.objective = "second"
     hook.add_losses = lambda context: {"extra": tf.constant(0.25)}
@@ -130,7 +130,7 @@ def test_an_objective_decides_about_the_stages_of_training():
         setattr(hook, stage, partial(noted, stage, getattr(hook, stage)))
     loop = toy_loop([hook], objectives=[ToyObjective(name="first"), ToyObjective(name="second")])
     assert loop.run(0, 3) == (3, [])
-    for stage in STAGES:  # what the network is does not depend on the objective
+    for stage in STAGES:  # transform_weights and project run for every objective
         objectives = ["first", "second"] if stage in ("transform_weights", "project") else ["second"]
         assert [objective for each, objective in called if each == stage] == objectives, stage
     assert int(hook.count) == 3
@@ -148,7 +148,7 @@ WRONG = [
     *(None, 1, [1, 2], object(), "text", b"bytes"),
     *({1: FLOATS["a"]}, {"a": object()}, {"a": None}, {"a": "x"}),
 ]
-"""What is wrong from most stages."""
+"""Values that most stages may not return."""
 ACCEPTED = {
     "next_step": {"None", "1"},
     "warning": {"None", "'text'"},
@@ -157,7 +157,7 @@ ACCEPTED = {
     **{stage: {"{'a': None}", "{'a': 'x'}", "{'a': object}"} for stage in ("advise",)},
     **{stage: {"{'a': None}", "{'a': 'x'}"} for stage in ("summary", "state_dict")},
 }
-"""Of `WRONG`, what a stage may return, or what is looked at elsewhere."""
+"""Values of `WRONG` that a stage may return, or that are checked elsewhere."""
 HANDED_ON = ("transform_weights", "gradient_point", "transform_gradients", "transform_state")
 MISSING = [{}, {"a": FLOATS["a"]}]
 OTHERS = {
@@ -205,17 +205,17 @@ def check(stage, value):
     checked(StatelessHook("own"), stage, value, given=GIVEN, batch=BATCH_GIVEN)
 
 
-def test_a_wrong_return_names_the_hook_and_the_stage():
+def test_invalid_return_is_refused_with_hook_and_stage():
     for stage in EXPECTED:
         kind = SAME_AS.get(stage, stage)
         wrong = [each for each in WRONG if shown(each) not in ACCEPTED.get(stage, ())]
         if stage == "transform_gradients":
-            wrong.remove({"a": None})  # None is a gradient; "b" is missing, which stands below
+            wrong.remove({"a": None})  # None is a gradient; the missing "b" is covered below
         for value in [*wrong, *OTHERS.get(stage, OTHERS.get(kind, []))]:
             assert_refused(f"The hook 'own' returned .+ from {stage}", check, stage, value)
 
 
-def test_changes_in_place_and_declarations_are_checked_too():
+def test_in_place_changes_and_declarations_are_checked():
     class InPlace(StatelessHook):
         def transform_weights(self, weights, context):
             for name in weights:
@@ -229,7 +229,7 @@ def test_changes_in_place_and_declarations_are_checked_too():
         assert_refused(f"'own' declares {attribute}", order_hooks, [hook])
 
 
-def test_a_wrong_return_is_refused_where_the_stage_runs():
+def test_invalid_return_is_refused_when_the_stage_runs():
     for stage in ("request_taps", "transform_weights", "update_ops", "declare", "evaluate"):
         hook = StatelessHook("own")
         setattr(hook, stage, lambda *arguments: object())

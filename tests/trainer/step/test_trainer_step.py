@@ -12,7 +12,7 @@ from tests.support.toy import BATCH, CountingHook, ToyObjective, network_of, toy
 
 
 @pytest.mark.parametrize("wrap", [lambda optimizer: optimizer, keras.optimizers.LossScaleOptimizer])
-def test_steps_equal_keras_own_training(wrap):
+def test_steps_match_training_in_keras(wrap):
     make = partial(keras.optimizers.AdamW, 0.01, weight_decay=0.1, clipnorm=0.5, use_ema=True)
     network = toy_network(optimizer=wrap(make()), regularizer=0.01)
     twin = toy_network(optimizer=make(), regularizer=0.01).model
@@ -26,7 +26,7 @@ def test_steps_equal_keras_own_training(wrap):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
-def test_regularizers_see_the_transformed_weights_and_count_once():
+def test_regularizers_use_transformed_weights_and_count_once():
     network = toy_network(regularizer=0.5)
     kernel = network.trainable_variables["toy/hidden/kernel"].numpy()
     loop = toy_loop([Halve("halve")], network=network)
@@ -35,7 +35,7 @@ def test_regularizers_see_the_transformed_weights_and_count_once():
 
 
 class ClassicLayer(keras.layers.Layer):
-    """Count calls in the way of TensorFlow 1: an assignment added to the collection, and nothing else."""
+    """Count calls as in TensorFlow 1: only an assignment that is added to the collection."""
 
     def __init__(self, counter):
         super().__init__()
@@ -46,7 +46,7 @@ class ClassicLayer(keras.layers.Layer):
         return inputs
 
 
-def test_code_that_adds_to_the_collection_the_classic_way_is_honoured():
+def test_updates_added_to_the_tensorflow_1_collection_run():
     counter = tf.Variable(0.0, trainable=False)
     inputs = keras.Input((6,))
     model = keras.Model(inputs, keras.layers.Dense(3)(ClassicLayer(counter)(inputs)))
@@ -81,7 +81,7 @@ class Puzzle(CountingHook):
 
 
 @pytest.mark.parametrize(("accumulation_steps", "xla"), [(1, True), (2, False)])
-def test_the_step_reads_zero_before_its_update_ops_and_one_to_five_after(accumulation_steps, xla):
+def test_step_reads_state_before_and_after_its_update_ops(accumulation_steps, xla):
     loop = toy_loop([Puzzle()], xla=xla, accumulation_steps=accumulation_steps)
     seen = []
     for step in range(5):

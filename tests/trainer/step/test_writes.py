@@ -1,4 +1,4 @@
-"""Several updates of one objective in a step; what is not wired, and who writes what belongs to another."""
+"""Several updates of one objective in a step; updates that are not wired, and writes to what belongs to another."""
 
 import keras
 import numpy as np
@@ -36,14 +36,14 @@ def often(updates, objective=None):
 
 
 def half_batch(step):
-    """Return half of a toy batch as a batch of its own: step 2k + i holds part i of batch k."""
+    """Return half of a toy batch as a separate batch: step 2k + i gets part i of batch k."""
     whole = toy_batch(step // 2)
     size = BATCH // 2
     start = tf.cast(step % 2, tf.int32) * size
     return {name: tensor[start : start + size] for name, tensor in whole.items()}
 
 
-def test_updates_of_a_step_equal_as_many_steps_on_its_parts():
+def test_several_updates_equal_as_many_steps_on_parts_of_the_batch():
     network, twin = toy_network(), toy_network()
     twin.model.set_weights(network.model.get_weights())
     loop = toy_loop(network=network, objectives=[often(2)])
@@ -55,7 +55,7 @@ def test_updates_of_a_step_equal_as_many_steps_on_its_parts():
     assert network.optimizer.iterations.numpy() == 6
     ours, theirs = loop.accumulators.read(), by_hand.accumulators.read()
     assert ours.keys() == theirs.keys()
-    for name, value in ours.items():  # the averages over all runs
+    for name, value in ours.items():  # the averages over all updates
         np.testing.assert_allclose(value, theirs[name], rtol=1e-4, err_msg=name)
 
 
@@ -75,7 +75,7 @@ class Begins(Judge):
         return super().compute(forward, batch)
 
 
-def test_begin_runs_once_for_each_run_and_a_veto_holds_back_all_after_it():
+def test_begin_runs_once_per_update_and_a_veto_skips_everything_after_it():
     counter, difference = tf.Variable(0), tf.Variable(0.0)
     networks = [discriminator(name, keras.optimizers.SGD(0.05, momentum=0.9)) for name in ("source", "messenger")]
     follow = often(2, Begins("follow", "messenger", [], counter=counter, difference=difference))
@@ -99,7 +99,7 @@ def test_begin_runs_once_for_each_run_and_a_veto_holds_back_all_after_it():
     assert counter.numpy() == 4
 
 
-def test_a_veto_in_one_update_holds_back_the_later_ones():
+def test_veto_in_the_second_update_keeps_the_first_and_stops_the_loop():
     class Second(StatelessHook):
         def veto(self, context):
             return {"odd": tf.constant(context.update == 1)}
@@ -111,12 +111,12 @@ def test_a_veto_in_one_update_holds_back_the_later_ones():
     assert loop.accumulators.variable.numpy()[:, 1].tolist() == [1.0] * len(loop.accumulators.names)
 
 
-def test_a_batch_that_does_not_divide_is_refused():
+def test_indivisible_batch_is_refused():
     for updates, steps, match in ((3, 1, "updates=3 .*16 examples"), (8, 4, "accumulation_steps=4 .*2 examples")):
         assert_refused(match, toy_loop, objectives=[often(updates)], accumulation_steps=steps)
 
 
-def test_hooks_update_exactly_once_for_every_optimizer_step():
+def test_hooks_update_exactly_once_per_optimizer_step():
     networks, hooks = [toy_network("first"), toy_network("second")], [CountingHook("one"), CountingHook("two")]
     networks[0].shared = True
     for network, hook in zip(networks, hooks, strict=True):
@@ -163,7 +163,7 @@ def test_every_batch_norm_assignment_is_upstream_of_every_apply():
             assert {update.name for update in commit.update_ops} <= upstream(operation)
 
 
-def test_a_group_of_updates_and_a_branch_that_updates_are_taken():
+def test_grouped_and_conditional_updates_run():
     class Groups(CountingHook):
         def update_ops(self, context):
             branch = tf.cond(context.step >= 2, lambda: self.count.assign_add(10.0).read_value(), lambda: 0.0)
@@ -205,7 +205,7 @@ def leave_out(hook):
     return []
 
 
-def test_an_update_that_is_not_wired_is_named():
+def test_unwired_update_is_refused():
     for update, match in (
         (lambda hook: [1.0], "'counter' returned something that is not an op"),
         (lambda hook: [hook.count + 1.0], "'counter' returned the op .*Add.* writes no variable"),
@@ -218,7 +218,7 @@ def test_an_update_that_is_not_wired_is_named():
     assert_refused("'counter' returned the op .*Assign", toy_loop, [Early("counter")])
 
 
-def test_batch_norm_updates_that_are_dropped_are_named():
+def test_dropped_batch_norm_updates_are_refused():
     names = "changes toy/norm/moving_mean, toy/norm/moving_variance, but no op"
     objectives = [ToyObjective(name="one"), ToyObjective(name="two")]
     drops = StatelessHook()
@@ -236,7 +236,7 @@ class Freeze(Cut):
         return Declaration(frozen={"toy/hidden/kernel"})
 
 
-def test_a_variable_without_a_gradient_is_named_unless_frozen():
+def test_variable_without_gradient_is_refused_unless_frozen():
     assert_refused("No gradient reaches toy/hidden/kernel", toy_loop, [Cut()])
     network = toy_network()
     before = network.variables["toy/hidden/kernel"].numpy()
@@ -283,7 +283,7 @@ ROUTES = {
 }
 
 
-def test_a_write_is_found_by_every_route_and_a_read_is_none():
+def test_writes_are_found_by_every_route_and_reads_are_not_writes():
     variable = tf.Variable([1.0, 2.0])
     for name, route in ROUTES.items():
         with tf.__internal__.FuncGraph(name).as_default() as graph:
@@ -311,7 +311,7 @@ class Meddles(Judge):
         return super().compute(forward, batch)
 
 
-def test_a_write_of_an_objective_or_a_hook_to_another_network_is_found():
+def test_writes_of_objectives_and_hooks_to_another_network_are_refused():
     networks = [discriminator("other"), discriminator("own")]
     networks[0].fixed = True
     for part, place in (("kernel", "begin"), ("velocity", "compute")):
@@ -342,7 +342,7 @@ class Writer(StatelessHook):
         return [self.shared.assign(number) for number in self.numbers]
 
 
-def test_two_hooks_may_write_one_variable_in_a_declared_order_alone():
+def test_two_hooks_may_write_one_variable_only_in_a_declared_order():
     shared = tf.Variable(0.0, trainable=False)
     between = StatelessHook("between")
     between.after = ("owner",)
@@ -362,7 +362,7 @@ def test_two_hooks_may_write_one_variable_in_a_declared_order_alone():
         toy_loop([hook], network=network)
 
 
-def test_a_loop_of_tensorflow_1_is_an_op_without_a_graph():
+def test_tensorflow_1_while_op_without_a_graph_is_listed():
     ctc = tf.function(lambda logits: keras.losses.ctc(np.ones((2, 3)), logits), autograph=False)
     operations = ctc.get_concrete_function(tf.TensorSpec([2, 6, 5])).graph.get_operations()
     assert "While" in {each.type for each in all_operations(operations)}

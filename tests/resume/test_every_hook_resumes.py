@@ -14,7 +14,7 @@ from tests.support.copies import Copies
 from tests.support.resumed import PLUGIN, check_same, go_on
 
 OF_ALL_RUNS = re.compile(r"loss/(total|cross_entropy)|metric/accuracy|(grad_norm|opt|time)/.*")
-"""Names that the trainer and the classification report by themselves."""
+"""Names that the trainer and the classification objective report."""
 CONDITION = re.compile(r"\b(where|if) (\S+ is set|there is one|there are any)")
 
 
@@ -56,13 +56,13 @@ TOGETHER = {
         "hooks.quantization_aware_training.ranges=learned hooks.quantization_aware_training.freeze_epoch=1.5"
     ),
 }
-"""As few runs as have every hook, with what they need beside. A new hook has a run of its own."""
+"""The fewest runs that include every hook, with the overrides that they need. A new hook gets its own run."""
 RUNS = TOGETHER | {(name,): "" for name in sorted({*TECHNIQUES}.difference(*TOGETHER))}
 
 
 @pytest.mark.filterwarnings("ignore:(metric/accuracy|loss/cross_entropy) did not improve")
 @pytest.mark.parametrize("names", RUNS, ids="+".join)
-def test_a_run_with_the_hook_resumes_with_its_bits(names, tmp_path, monkeypatch):
+def test_run_with_hooks_resumes_bit_for_bit(names, tmp_path, monkeypatch):
     overrides = [f"+hooks=[{','.join(names)}]", *overrides_for(*names), *RUNS[names].split(), PLUGIN]
     copies = f"+hooks.copies={{_target_:tests.support.copies.Copies,to:{tmp_path / 'copies'},steps:[12,13]}}"
     whole = run_small("baseline", *overrides, copies, run_dir=tmp_path / "whole")
