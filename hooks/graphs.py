@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ import tensorflow as tf
 
 from hookline.hooks.options import first_of
 from hookline.trainer.errors import UserError
-from hookline.trainer.graph import as_functional, is_graph, select_layers, walk
+from hookline.trainer.graph import as_functional, is_graph, is_of, select_layers, walk
 
 Call: TypeAlias = "Callable[..., tf.Tensor]"
 
@@ -26,22 +27,61 @@ def call_anew(model: keras.Model, touches: Callable[[Any], bool], call: Callable
     """
     if not is_graph(model) or not any(map(touches, model._flatten_layers())):
         return model
+    cut: list[Any] = []  # outputs of operations, through which Keras passes no mask
 
     def clone(layer: Any) -> Any:
         return call_anew(layer, touches, call)
 
-    def has_mask(output: Any) -> bool:
-        return getattr(output, "_keras_mask", None) is not None
-
     def call_any(layer: Any, *args: Any, **kwargs: Any) -> Any:
-        return call(layer, *args, **kwargs) if touches(layer) else layer(*args, **kwargs)
+        if not touches(layer):
+            if is_graph(layer) and any(map(touches, layer._flatten_layers())):
+                check_unmasked(layer, args)
+            made = layer(*args, **kwargs, **(_masks(layer, args, kwargs) if cut else {}))
+            if is_of(layer, ("MultiHeadAttention",)):
+                for each in filter(_is_masked, [*args, *kwargs.values()]):
+                    each._keras_mask = None  # Keras removes the masks of the inputs when the layer runs
+            return made
+        made = call(layer, *args, **kwargs)
+        if _is_masked(args[0]) and not isinstance(made._keras_history.operation, keras.Layer):
+            made._keras_mask = args[0]._keras_mask  # for the layers that follow: Keras records it as their argument
+            cut.append(made)
+        return made
 
     before = as_functional(model)
     made = keras.models.clone_model(before, clone_function=clone, call_function=call_any)
-    if any(has_mask(old) and not has_mask(new) for old, new in zip(before.outputs, made.outputs, strict=True)):
+    if cut and any(map(_is_masked, before.outputs)):
         lost = "The exported model has no mask on its outputs: the operations that replace a hook's layers drop it"
         warnings.warn(f"{lost}. Keras metrics will include padding.", stacklevel=2)
     return made
+
+
+def check_unmasked(model: keras.Model, inputs: Iterable[Any]) -> None:
+    """Refuse an inner model, about to be rebuilt, whose inputs have a mask: its layers would not get it."""
+    if any(map(_is_masked, keras.tree.flatten(list(inputs)))):
+        raise UserError(
+            f"The inner model '{model.name}' gets a Keras mask, which the operations of a hook would not pass on. "
+            "Expected its layers in the outer model, or an attention_mask instead of mask_zero=True."
+        )
+
+
+def _is_masked(tensor: Any) -> bool:
+    return getattr(tensor, "_keras_mask", None) is not None
+
+
+def _masks(layer: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return masks as arguments for a layer of several inputs, such as attention: Keras does not record those."""
+    parameters = inspect.signature(layer.call).parameters
+    given = {**dict(zip(parameters, args, strict=False)), **kwargs}
+    found = {f"{name}_mask": value._keras_mask for name, value in given.items() if _is_masked(value)}
+    for several in (each for each in args if isinstance(each, list | tuple) and any(map(_is_masked, each))):
+        found["mask"] = [getattr(each, "_keras_mask", None) for each in several]
+    masks = {name: mask for name, mask in found.items() if name in parameters and given.get(name) is None}
+    if "query_mask" in masks and "attention_mask" in parameters:  # Keras ignores the argument `query_mask`
+        attended = keras.ops.expand_dims(masks.pop("query_mask"), 2)
+        for own in (masks["value_mask"][:, None] if "value_mask" in masks else None, given.get("attention_mask")):
+            attended = attended if own is None else keras.ops.logical_and(attended, own)
+        masks["attention_mask"] = attended
+    return masks
 
 
 @contextmanager

@@ -89,9 +89,12 @@ def select_kernels(network: Network, patterns: str | Sequence[str], *, doing: st
 def find_kernels(network: Network, layers: dict[str, keras.Layer], *, doing: str = "quantized") -> list[Kernel]:
     """Return the kernels of layers; separable convolutions and recurrent cells have several."""
     names = {id(variable): name for name, variable in network.trainable_variables.items()}
-    kernels = []
+    kernels, seen = [], set[int]()
     for path, layer in layers.items():
         for variable in own_kernels(layer):
+            if id(variable) in seen:  # tied weights: another layer has it too
+                continue
+            seen.add(id(variable))
             if id(variable) not in names:
                 raise UserError(
                     f"The kernel of layer '{path}' is not trainable, so it cannot be {doing}. Leave it out of "

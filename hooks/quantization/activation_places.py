@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from hookline.hooks.graphs import call_anew
+from hookline.hooks.graphs import call_anew, check_unmasked
 from hookline.hooks.kernels import KERNEL_LAYERS
 from hookline.hooks.quantization.fake import activations_by_step, magnitudes, quantize_activations, quantize_averages
 from hookline.hooks.quantization.selection import DROPOUTS, SHAPERS
@@ -93,6 +93,7 @@ class Inserter:
         for node in nodes_in_order(graph):
             operation = node.operation
             if is_graph(operation):
+                check_unmasked(operation, node.input_tensors)
                 if id(operation) not in self._inner:
                     if sum(each.operation is operation for each in nodes_in_order(graph)) == 1:
                         self._carry(node.input_tensors, as_functional(operation).inputs)
@@ -122,6 +123,7 @@ class Inserter:
         if function is None and _activation(operation) not in SWISH:
             return operation(*args, **kwargs)
         options: dict[str, Any] = {"dtype": getattr(operation, "dtype_policy", None)}
+        last = {**options, "activity_regularizer": getattr(operation, "activity_regularizer", None)}
         if function is None:
             x, function = args[0], keras.activations.silu
         else:
@@ -131,11 +133,11 @@ class Inserter:
             x = self._own(x, x, f"{name}_linear")
         number = len(self._layers) + 1
         if getattr(function, "__name__", "") not in SWISH:
-            return keras.layers.Activation(function, name=f"{name}_activation_{number}", **options)(x)
+            return keras.layers.Activation(function, name=f"{name}_activation_{number}", **last)(x)
         gate = keras.layers.Activation("sigmoid", name=f"{name}_sigmoid_{number}", **options)
         y = gate(x)
         y = self._own(y, y, f"{name}_sigmoid", _fixed_range(gate, self.now.bits))
-        return keras.layers.Multiply(name=f"{name}_product_{number}", **options)([x, y])
+        return keras.layers.Multiply(name=f"{name}_product_{number}", **last)([x, y])
 
     def _number(self) -> None:
         """Renumber the points, once it is known which of them share a range."""
@@ -231,7 +233,7 @@ def inner_activation(operation: Any) -> Callable[..., Any] | None:
 def without_activation(layer: keras.Layer) -> keras.Layer:
     """Return the layer without its activation, with the same variables; a layer from its config would have new ones."""
     made: keras.Layer = object.__new__(type(layer))
-    vars(made).update({**vars(layer), "activation": keras.activations.linear})
+    vars(made).update({**vars(layer), "activation": keras.activations.linear, "activity_regularizer": None})
     vars(made).update(_inbound_nodes=[], _outbound_nodes=[])
     return made
 

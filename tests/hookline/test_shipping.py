@@ -91,15 +91,29 @@ def test_export_of_regression_without_metrics_is_compared_by_loss(tmp_path):
     assert_refused("has loss/mse=", trainer.export, coarse, "sparse", codebook=1, tolerance=1e-5)
 
 
+WORDS = np.random.default_rng(0).integers(1, 9, (64, 6)) * (np.arange(6) < 3 + np.arange(64)[:, None] % 4)
+
+
 def test_masked_model_exports_to_keras_and_saved_model(tmp_path):
     keras.utils.set_random_seed(0)
-    words = np.random.default_rng(0).integers(1, 9, (64, 6)) * (np.arange(6) < 3 + np.arange(64)[:, None] % 4)
     layers = [keras.layers.Embedding(9, 4, mask_zero=True), keras.layers.Dense(3, "softmax")]
     model = keras.Sequential([keras.Input((6,), dtype="int32"), *layers])
     trainer = hookline.Trainer(model, loss="sparse_categorical_crossentropy", metrics=["accuracy"], **SETTINGS)
-    trainer.fit(words, words % 3, verbose=0)
+    trainer.fit(WORDS, WORDS % 3, verbose=0)
     for form in ("keras", "saved_model"):
         trainer.export(tmp_path / f"model{FORMATS[form].suffix}", form)
+
+
+def test_masks_reach_attention_in_the_shipped_model():
+    inputs = keras.Input((6,), dtype="int32")
+    x = keras.layers.Embedding(9, 4, mask_zero=True)(inputs)
+    for _ in range(2):  # the second attention gets no mask: in Keras, the first one removes that of its inputs
+        x = keras.layers.Add()([x, keras.layers.MultiHeadAttention(2, 3)(x, x)])
+        x = keras.layers.Attention()([keras.layers.Dense(4)(x)] * 2)
+    model = keras.Model(inputs, keras.layers.Dense(3)(keras.layers.LSTM(4)(x)))
+    trainer = hookline.Trainer(model, loss="mse", hooks=["quantization_aware_training"], **SETTINGS)
+    trainer.fit(WORDS, np.zeros((64, 3)), verbose=0)
+    np.testing.assert_allclose(trainer.predict(WORDS), trainer.model(WORDS), atol=1e-6)
 
 
 @pytest.mark.full

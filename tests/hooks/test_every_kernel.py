@@ -33,13 +33,26 @@ class Positions(keras.layers.Layer):
         return inputs + self.table
 
 
+class Tied(keras.layers.Layer):
+    """Apply the transposed kernel of another layer."""
+
+    def __init__(self, source, **options):
+        super().__init__(**options)
+        self.kernel = source.kernel
+
+    def call(self, inputs):
+        return keras.ops.matmul(inputs, keras.ops.transpose(self.kernel))
+
+
 def sequence_network() -> Network:
     """Return a word network with many kinds of kernels, a custom table and biases with two axes."""
     layers = keras.layers
     words = keras.Input((LENGTH,), dtype="int32")
     x = Positions(name="positions")(layers.Embedding(WORDS, WIDTH, name="words")(words))
     x = layers.MultiHeadAttention(2, 4, name="attention")(x, x)
-    x = layers.EinsumDense("abc,cd->abd", (None, WIDTH), name="einsum")(x)
+    einsum = layers.EinsumDense("abc,cd->abd", (None, WIDTH), name="einsum")
+    x = einsum(x)
+    x = Tied(einsum, name="tied")(x)
     x = layers.SeparableConv1D(WIDTH, 3, padding="same", name="separable")(x)
     x = layers.Conv1DTranspose(WIDTH, 3, padding="same", name="transposed")(x)
     x = layers.GRU(4, unroll=True, name="gru")(x)

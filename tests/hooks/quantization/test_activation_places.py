@@ -19,7 +19,9 @@ def inserted(model: keras.Model) -> tuple[list[str], keras.Model, Inserter]:
     rebuilt = inserter.rebuilt(model)
     assert [id(each) for each in rebuilt.variables] == [id(each) for each in model.variables]
     given = np.random.default_rng(0).normal(size=(2, *model.input_shape[1:])).astype(np.float32)
-    np.testing.assert_array_equal(rebuilt(given), model(given))  # no hook is active
+    outputs, losses = model(given), [*map(float, model.losses)]
+    np.testing.assert_array_equal(rebuilt(given), outputs)  # no hook is active
+    assert [*map(float, rebuilt.losses)] == losses  # of activity regularizers
     return inserter.names, rebuilt, inserter
 
 
@@ -100,9 +102,10 @@ def test_average_pooling_uses_the_range_of_its_input() -> None:
 
 def test_layer_output_is_rounded_before_a_builtin_activation() -> None:
     inputs = x = image()
-    conv = layers.Conv2D(4, 3, activation="silu", name="conv")
-    x = layers.Conv2D(4, 3, activation="relu", name="relu")(conv(x))
-    x = layers.Dense(4, activation="tanh", name="tanh")(layers.Activation("swish", name="swish")(x))
+    conv = layers.Conv2D(4, 3, activation="silu", activity_regularizer="l2", name="conv")
+    x = layers.Conv2D(4, 3, activation="relu", activity_regularizer="l2", name="relu")(conv(x))
+    x = layers.Activation("swish", activity_regularizer="l2", name="swish")(x)
+    x = layers.Dense(4, activation="tanh", activity_regularizer="l2", name="tanh")(x)
     names, rebuilt, inserter = inserted(keras.Model(inputs, x))
     of_swish = ["swish_sigmoid", "swish"]
     assert names == ["image", "conv_linear", "conv_sigmoid", "conv", "relu", *of_swish, "tanh_linear", "tanh"]
