@@ -1,8 +1,8 @@
 """Small classic TensorFlow 1 programs, with the values claimed for them, beside this project's equivalents.
 
-Each claim is run as it was made, in a graph and a session, and then with this project's mechanism. Where
-TensorFlow 2.21 behaves differently, the test states both. Overridden gradients are in `test_seed_toy_network`;
-full batches, separate splits and random transformations are tested in `tests/trainer/input` and `tests/contract`.
+Where TensorFlow 2.21 behaves differently, the test states both. Overridden gradients are in `test_seed_toy_network`;
+update ops in `tests/trainer/step`, batches and splits in `tests/trainer/input`, and random transformations in
+`tests/contract`.
 """
 
 import itertools
@@ -33,18 +33,6 @@ def session():
 INPUTS = np.array([[0.5, -1.0], [0.25, 1.5], [-1.0, 0.07864934]], np.float32)  # they sum to 0.32864934
 TARGETS = np.arange(12, dtype=np.float32).reshape(3, 4)
 TRAINED = np.full((3, 4), 0.67135066)
-
-
-def test_only_weights_after_stop_gradient_are_trained():
-    with session() as run:
-        x, y = v1.placeholder(tf.float32, [3, 2]), v1.placeholder(tf.float32, [3, 4])
-        w1, w2 = tf.Variable(tf.ones([2, 3])), tf.Variable(tf.ones([3, 4]))
-        loss = tf.matmul(tf.stop_gradient(tf.matmul(x, w1)), w2) - y
-        step = v1.train.GradientDescentOptimizer(1).minimize(loss)
-        run.run(v1.global_variables_initializer())
-        run.run(step, {x: INPUTS, y: TARGETS})
-        np.testing.assert_array_equal(run.run(w1), np.ones([2, 3]))
-        np.testing.assert_allclose(run.run(w2), TRAINED, atol=1e-6)
 
 
 class OutputMinusTarget(Objective):
@@ -93,23 +81,6 @@ def test_control_dependency_applies_only_to_ops_created_inside_it():
                 y = make(x, x_plus_1)
             run.run(v1.global_variables_initializer())
             assert [float(run.run(y)) for _ in range(5)] == expected, (line, is_resource)
-
-
-def test_moving_averages_update_only_on_request():
-    for how in ("not at all", "dependencies", "fetched"):
-        with session() as run:
-            batch, weight = tf.constant([1.0, 2.0, 6.0]), v1.Variable(1.0)
-            mean = v1.Variable(0.0, trainable=False)
-            normalized = batch - tf.reduce_mean(batch)
-            v1.add_to_collection(v1.GraphKeys.UPDATE_OPS, mean.assign(tf.reduce_mean(batch)))
-            loss, optimizer = tf.reduce_sum((weight * normalized) ** 2), v1.train.GradientDescentOptimizer(0.01)
-            updates = v1.get_collection(v1.GraphKeys.UPDATE_OPS)
-            with tf.control_dependencies(updates if how == "dependencies" else []):
-                train = optimizer.minimize(loss)
-            run.run(v1.global_variables_initializer())
-            run.run([train, *(updates if how == "fetched" else [])])
-            assert run.run(mean) == (0.0 if how == "not at all" else 3.0), how
-            assert run.run(weight) < 1.0
 
 
 FEATURES = np.array([[1.0, 1.0], [3.0, -1.0], [2.0, 4.0]], np.float32)
