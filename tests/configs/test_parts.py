@@ -248,7 +248,7 @@ def test_user_package_must_be_listed_and_gives_access_to_nothing_else(package):
     for path in ("some_package_2.net", "hooksmith.net"):  # other packages with a common prefix
         assert_refused("is not allowed", check_path, path, plugins=[package])
     for name in ("system", "os", "rmtree", "partial", "instance", "anonymous", "liar", "imposter"):
-        with pytest.raises(UserError, match="is not allowed: it is not a class or function that some_package defines"):
+        with pytest.raises(UserError, match="is not allowed: it is not a class or function that some_package provides"):
             resolve(f"some_package.nets.{name}", plugins=[package])
 
 

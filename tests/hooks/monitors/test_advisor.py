@@ -104,7 +104,7 @@ def test_advisor_applies_every_rule_to_a_run(make_run):
     run.networks["a"].optimizer.use_ema = True
     assert "use_ema" in Advisor().advise(run)[-1]
     run.trainer.layer_losses, run.config["trainer"] = True, {"accumulation_steps": 2}
-    assert "counts 1/2" in Advisor().advise(run)[-1]
+    assert "weighs only 1/2" in Advisor().advise(run)[-1]
     run.trainer.layer_losses = False
     run.networks["a"].fixed = run.networks["b"].fixed = True  # not trained
     assert len(Advisor().advise(run)) == 2

@@ -163,4 +163,4 @@ def test_map_targets_move_with_images_but_sequences_are_refused(change, numbered
             assert (moved["inputs"] != images).any()
             np.testing.assert_array_equal(moved["targets"].reshape(images.shape), moved["inputs"])
     sequences = np.zeros([200, 4, 2], np.int64)
-    assert_refused("leave targets", change, Flip(), inputs=images, targets=sequences)
+    assert_refused("cannot change targets", change, Flip(), inputs=images, targets=sequences)

@@ -66,7 +66,7 @@ def test_wrong_files_and_class_counts_are_refused_with_remedy(tmp_path: Path):
     (tmp_path / "a.h5").write_text("")
     (tmp_path / "b.keras").write_text("no zip")
     for name, words in (
-        ("a.keras", "1000 outputs. Expected 10: .*model.new_head=true"),
+        ("a.keras", "1000 outputs. Expected 10, .*model.new_head=true"),
         ("a.h5", "is not a .keras file.*init_from="),
         ("b.keras", "cannot be read"),
         ("c.keras", "does not exist"),

@@ -182,7 +182,7 @@ def test_batch_norm_is_only_where_requested_and_never_next_to_images(batch_norm,
 
 def test_invalid_gan_options_are_refused():
     for model, options, message in (
-        (gan_mlp, {}, "model=gan_mlp received, .*recipe=gan"),
+        (gan_mlp, {}, "model=gan_mlp builds a generator .*recipe=gan"),
         (dcgan, {**GENERATOR, "stacked": 2}, "dcgan cannot be stacked"),
         (dcgan, {**GENERATOR, "filters": [1, 2, 3, 4]}, "multiples of 16, for 4 filters"),
         (dcgan, {**GENERATOR, "batch_norm": "bot"}, "'both'"),
