@@ -54,12 +54,12 @@ class BernoulliAttention(GraphHook):
     Scalars:
         attention/mean: mean of A. Evaluations report this and the next two as metric/attention/...
         attention/entropy: entropy of the draws, in bits per position.
-        attention/mass_in_box: share of A inside the target map, if the batch has one under the key "map" or that of
-            `supervision`.
+        attention/mass_in_box: share of A inside the target map, if there is one in the batch under the key "map" or
+            that of `supervision`.
         attention/keep_rate: share of ones drawn; in training, with mode=bernoulli.
-        loss/attention_keep_rate: weighted, where `keep_rate` is set.
-        loss/attention_entropy: weighted, where `entropy` is set.
-        loss/attention_supervision: weighted, where `supervision` is set; 0 after its epochs.
+        loss/attention_keep_rate: the weighted penalty, if `keep_rate` is set.
+        loss/attention_entropy: weighted, if `entropy` is set.
+        loss/attention_supervision: weighted, if `supervision` is set; 0 after its epochs.
 
     Pictures:
         attention/<layer>: eight examples: input, heat map of A, one draw.

@@ -15,7 +15,7 @@ from tests.support.resumed import PLUGIN, check_same, go_on
 
 OF_ALL_RUNS = re.compile(r"loss/(total|cross_entropy)|metric/accuracy|(grad_norm|opt|time)/.*")
 """Names that the trainer and the classification objective report."""
-CONDITION = re.compile(r"\b(where|if) (\S+ is set|there is one|there are any)")
+CONDITION = re.compile(r"\bif (\S+ is set|there is one|there are any)")
 
 
 def check_reported(names, directory):
