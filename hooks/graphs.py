@@ -42,7 +42,7 @@ def call_anew(model: keras.Model, touches: Callable[[Any], bool], call: Callable
                     each._keras_mask = None  # Keras removes the masks of the inputs when the layer runs
             return made
         made = call(layer, *args, **kwargs)
-        if _is_masked(args[0]) and not isinstance(made._keras_history.operation, keras.Layer):
+        if args and _is_masked(args[0]) and not isinstance(made._keras_history.operation, keras.Layer):
             made._keras_mask = args[0]._keras_mask  # for the layers that follow: Keras records it as their argument
             cut.append(made)
         return made
