@@ -208,8 +208,8 @@ def points_of(rows: Sequence[Row], targets: Mapping[str, Target]) -> Iterator[Po
             yield row["data"], whole, accuracy, label
 
 
-LABEL_PLACES = ((5, -11), (5, 4), (5, -21), (5, 14))
-"""Offsets of a label from its point, in typographic points: below, above, further below, further above."""
+LABEL_PLACES = tuple((5, height) for n in range(4) for height in (-11 - 10 * n, 4 + 10 * n))
+"""Offsets of a label from its point, in typographic points: below and above, then further away."""
 
 
 def write_chart(points: Sequence[Point], path: Path) -> None:
